@@ -106,7 +106,7 @@ def _environment() -> jinja2.sandbox.ImmutableSandboxedEnvironment:
 
 
 class _GenerationBlock(jinja2.ext.Extension):
-    """`{% generation %}...{% endgeneration %}` marks assistant text for training; a prompt is just its body."""
+    """`{% generation %}...{% endgeneration %}` marks assistant text for training; a prompt is its body."""
 
     tags = {"generation"}  # noqa: RUF012  Jinja's own way of naming the tags
 

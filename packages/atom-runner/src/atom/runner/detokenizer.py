@@ -29,7 +29,7 @@ class Detokenizer:
     ) -> None:
         """`prompt_token_ids` gives the context in which the first tokens are spelled."""
         stream = _ByteStream if tokenizer.is_byte_level else _WindowStream
-        self._stream: _TextStream = stream(tokenizer, prompt_token_ids[-_CONTEXT:])
+        self._stream: _TextStream = stream(tokenizer, prompt_token_ids[-2 * _CONTEXT :])
         self._stop = tuple(text for text in stop if text)
         self._held = ""
         self._shown: list[str] = []
@@ -108,24 +108,39 @@ class _WindowStream:
     def __init__(self, tokenizer: Tokenizer, context: Sequence[int]) -> None:
         self._tokenizer = tokenizer
         self._window = list(context)
-        self._shown = self._final_length(tokenizer.decode(self._window))
+        # A window that starts inside a character would spoil all bytes after it.
+        while self._window and tokenizer.decode(self._window).startswith(_REPLACEMENT):
+            del self._window[0]
+        self._shown = len(tokenizer.decode(self._window))
+        self._cut = len(self._window)
+        self._pending = 0
 
     def push(self, token_id: int) -> str:
         self._window.append(token_id)
+        self._pending += 1
         text = self._tokenizer.decode(self._window)
-        delta = text[self._shown : max(self._shown, self._final_length(text))]
+        delta = text[self._shown : self._final_length(text)]
         self._shown += len(delta)
-        if len(self._window) > 4 * _CONTEXT and self._shown == len(text):
-            self._window = self._window[-_CONTEXT:]
-            self._shown = len(self._tokenizer.decode(self._window))
+        if self._shown >= len(text):
+            self._pending = 0
+            if len(self._window) - self._cut >= _CONTEXT:
+                self._start_window_at_cut()
         return delta
+
+    def _start_window_at_cut(self) -> None:
+        # Cuts lie only where all text had been shown, so never inside a character.
+        del self._window[: self._cut]
+        self._cut = len(self._window)
+        self._shown = len(self._tokenizer.decode(self._window))
 
     def finish(self) -> str:
         return self._tokenizer.decode(self._window)[self._shown :]
 
-    @staticmethod
-    def _final_length(text: str) -> int:
-        # Only the last replacement characters can be the beginning of a character yet to come: at most the
-        # bytes of one character less the one that would complete it.
+    def _final_length(self, text: str) -> int:
+        if not text.endswith(_REPLACEMENT):
+            return len(text)
+        if self._pending < _LONGEST_CHARACTER:
+            return 0
+        # More tokens than a character has bytes: what is older than one character's beginning stays as it is.
         ending = text[-(_LONGEST_CHARACTER - 1) :]
         return len(text) - (len(ending) - len(ending.rstrip(_REPLACEMENT)))

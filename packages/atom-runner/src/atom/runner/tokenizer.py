@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import tokenizers
 
 from atom.runner.chat_template import ChatTemplate, Message
-from atom.runner.errors import ChatTemplateError, TokenizerError
+from atom.runner.errors import ChatTemplateError, PromptError, TokenizerError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -60,7 +60,13 @@ class Tokenizer:
 
         `add_special_tokens` puts the start token in front where the checkpoint wants one. Text from a chat
         template already holds it.
+
+        Raises:
+            PromptError: the text holds half of a surrogate pair, as badly decoded input does.
         """
+        half = next((character for character in text if "\ud800" <= character <= "\udfff"), None)
+        if half is not None:
+            raise PromptError(f"the prompt is not text: it holds U+{ord(half):04X}, half of a surrogate pair")
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
         bos = self.bos_token_id
         if add_special_tokens and self._source.add_bos and bos is not None and ids[:1] != [bos]:
