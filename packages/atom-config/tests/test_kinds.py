@@ -39,7 +39,7 @@ from atom.config.kinds import (
         (Level(), "dynamo_once", 2),
         (Level(), "2", 2),
         (Mode(optional=True), "full", CUDAGraphMode.FULL),
-        (Mode(optional=True), "None", None),
+        (Mode(optional=True), "None", CUDAGraphMode.NONE),
         (Sizes(), "8, 1,4", [1, 4, 8]),
         (CompileSizes(), "cudagraph_capture_sizes,8", [8, "cudagraph_capture_sizes"]),
     ],

@@ -76,7 +76,7 @@ class CompilationConfig(Derivable):
     cudagraph_mode: CUDAGraphMode | None = field(
         default=None,
         metadata=about(
-            "Graph mode by name. none: TR_HYBRID at level 3, NONE below.", Mode(optional=True), key=IN_KEY
+            "Graph mode by name. Left out: TR_HYBRID at level 3, NONE below.", Mode(optional=True), key=IN_KEY
         ),
     )
     splitting_ops: list[str] | None = field(

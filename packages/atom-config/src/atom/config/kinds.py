@@ -207,7 +207,14 @@ class Level(Kind):
 
 @dataclass(frozen=True)
 class Mode(Kind):
-    """A graph mode, by member, value or name."""
+    """A graph mode, by member, value or name. Text "none" is the mode NONE; None is for leaving it out."""
+
+    def parse(self, field: str, text: str) -> CUDAGraphMode:
+        return CUDAGraphMode.parse(text, field=field)
+
+    @property
+    def allowed(self) -> str:
+        return self._allowed()
 
     def _check(self, field: str, value: object) -> CUDAGraphMode:
         return CUDAGraphMode.parse(value, field=field)
