@@ -85,7 +85,7 @@ class Checkpoint:
 
     @property
     def dtype(self) -> str:
-        """Torch's name of the saved dtype; `float32` for block formats, which decode to it."""
+        """Torch's name of the dtype the weights were saved in; `bfloat16` for GGUF's block formats."""
         return str(self.config["dtype"])
 
     @property

@@ -132,9 +132,12 @@ def _vocab_size(header: GGUFHeader, hidden: int) -> int:
 
 
 def _dtype(header: GGUFHeader) -> str:
-    """The format most of the matrices are in (norms are always float32); block formats decode to float32."""
+    """The format most of the matrices are in (norms are always float32).
+
+    For block formats the one that models are trained in: their values have no more than its 8 bits of precision.
+    """
     nbytes = dict.fromkeys(FLOATS.values(), 0)
     for tensor in header.tensors.values():
         if len(tensor.shape) > 1:
-            nbytes[FLOATS.get(tensor.type.name, "float32")] += tensor.nbytes
+            nbytes[FLOATS.get(tensor.type.name, "bfloat16")] += tensor.nbytes
     return max(nbytes, key=lambda name: nbytes[name])

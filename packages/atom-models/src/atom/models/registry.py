@@ -1,0 +1,134 @@
+"""What this package offers to runners: the architectures it builds, and how a checkpoint becomes a model.
+
+`provider` is the object behind the entry point `atom-models` of the group `atom.models`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+from atom.models.checkpoint import Checkpoint, open_checkpoint, progress_bar
+from atom.models.checkpoint.names import shown
+from atom.models.errors import UnsupportedCheckpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    import torch
+
+    from atom.config import Config
+    from atom.models.checkpoint import Progress
+
+    LoadProgress = Callable[[str, int, int], None]
+
+_LOADING = "Loading weights"
+
+
+class ModelConfig(Protocol):
+    """A model's own configuration, made from the checkpoint's."""
+
+    @classmethod
+    def from_hf(cls, config: Mapping[str, Any]) -> Self:
+        """Check and convert a configuration in Hugging Face's names."""
+
+
+class ModelClass(Protocol):
+    """What a class has to be for `provider.build` to make a model of it."""
+
+    config_class: type[ModelConfig]
+
+    def __init__(
+        self, config: Any, *, atom_config: Config, device: torch.device, dtype: torch.dtype
+    ) -> None: ...
+
+    def load_weights(self, checkpoint: Checkpoint, progress: Progress | None = None) -> None:
+        """Fill every parameter from the checkpoint, or raise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """Where the class of one architecture is; it is imported when a model is built."""
+
+    module: str
+    class_name: str
+
+    def load(self) -> Any:
+        """The class, a `ModelClass`."""
+        return getattr(importlib.import_module(self.module), self.class_name)
+
+
+class AtomModels:
+    """The models of this package, as a runner's `ModelProvider`."""
+
+    name = "atom-models"
+
+    def __init__(self, architectures: Mapping[str, Architecture]) -> None:
+        self.architectures = dict(architectures)
+
+    def open(self, path: Path) -> Checkpoint | None:
+        """The checkpoint at `path`, None if it is of no format known here.
+
+        Raises:
+            CheckpointError: there is nothing at `path`, or it is of a known format and cannot be used.
+        """
+        return open_checkpoint(path)
+
+    def build(
+        self,
+        checkpoint: Checkpoint,
+        atom_config: Config,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+        progress: LoadProgress | None = None,
+    ) -> Any:
+        """The checkpoint's model on `device`, in `dtype`, with its weights loaded.
+
+        `progress` is told what is being done, and bytes done of bytes in all; without it a bar is drawn on
+        standard error, if that is a terminal.
+
+        Raises:
+            UnsupportedCheckpointError: no class for its architecture, or quantised in a way that is not
+                supported.
+            ModelConfigError: its configuration describes no model that can be built.
+            WeightsError: its tensors do not fit the model.
+        """
+        model_class = self._class_for(checkpoint)
+        config = model_class.config_class.from_hf(checkpoint.config)
+        model = model_class(config, atom_config=atom_config, device=device, dtype=dtype)
+        with _reporting(progress) as report:
+            model.load_weights(checkpoint, report)
+        return model
+
+    def _class_for(self, checkpoint: Checkpoint) -> Any:
+        architecture = self.architectures.get(checkpoint.architecture)
+        if architecture is None:
+            raise UnsupportedCheckpointError(
+                f"{checkpoint.path}: architecture {shown(checkpoint.architecture)} is not supported; "
+                f"supported are {', '.join(self.architectures)}"
+            )
+        if checkpoint.quantization is not None:
+            raise UnsupportedCheckpointError(
+                f"{checkpoint.path}: weights quantised with {shown(checkpoint.quantization)} are not "
+                "supported; "
+                "supported are plain float32, float16 and bfloat16 weights, and GGUF's block formats"
+            )
+        return architecture.load()
+
+
+def _reporting(progress: LoadProgress | None) -> AbstractContextManager[Progress]:
+    if progress is None:
+        return progress_bar(_LOADING)
+
+    def report(done_bytes: int, total_bytes: int) -> None:
+        progress(_LOADING, done_bytes, total_bytes)
+
+    return nullcontext(report)
+
+
+provider = AtomModels({"LlamaForCausalLM": Architecture("atom.models.llama.model", "LlamaForCausalLM")})
