@@ -5,13 +5,14 @@ Everything here is structural: a model package satisfies it without importing th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-import torch
-
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    import torch
+
     from atom.config import CacheSpec, Config
     from atom.graphs.forward_context import AttentionMetaData
 
@@ -66,7 +67,8 @@ class Checkpoint(Protocol):
     def max_model_len(self) -> int: ...
     @property
     def dtype(self) -> str:
-        """The dtype the file was saved in, or the sensible one to run it in: `"float32"`, `"bfloat16"`, ..."""
+        """The dtype the file was saved in, or the sensible one to run it in: `"float32"`, `"bfloat16"`,
+        ..."""
 
     @property
     def nbytes(self) -> int:
@@ -89,8 +91,9 @@ class StepBatch(Protocol):
     positions: torch.Tensor
     """int64 `[max rows]`; padding rows hold 0."""
     cu_seqlens_q: torch.Tensor
-    """int32 `[max seqs + 1]`, query rows before each sequence. Where every live sequence has the same number of rows,
-    padding sequences go on in that step, so that they own the padding rows; elsewhere they own none."""
+    """int32 `[max seqs + 1]`, query rows before each sequence. Where every live sequence has the same number
+    of rows, padding sequences go on in that step, so that they own the padding rows; elsewhere they own
+    none."""
     seq_lens: torch.Tensor
     """int32 `[max seqs]`, tokens in the cache once this step's rows are written; 0 for a padding sequence."""
     block_tables: torch.Tensor
@@ -131,7 +134,8 @@ class CausalLM(Protocol):
     """A model with its weights, on its device."""
 
     def __call__(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Hidden states `[rows, hidden]` of int64 `[rows]` inputs; the rest comes from the forward context."""
+        """Hidden states `[rows, hidden]` of int64 `[rows]` inputs; the rest comes from the forward
+        context."""
 
     def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """Float32 logits `[n, vocab]` of hidden states `[n, hidden]`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence  # noqa: TC003  resolved by those who read the fields
 from dataclasses import dataclass, field
 
 from atom.runner.errors import SamplingParamsError
@@ -67,7 +67,7 @@ class SamplingParams:
         return self.temperature == 0.0
 
 
-_RULES = (
+_RULES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
     ("temperature", lambda v: v >= 0 and math.isfinite(v), "0 or a positive number"),
     ("top_k", lambda v: v >= 0, "0 (keep all) or a positive whole number"),
     ("top_p", lambda v: 0 < v <= 1, "above 0 and at most 1"),
