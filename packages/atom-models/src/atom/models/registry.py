@@ -8,11 +8,12 @@ from __future__ import annotations
 import importlib
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any
 
 from atom.models.checkpoint import Checkpoint, open_checkpoint, progress_bar
 from atom.models.checkpoint.names import shown
-from atom.models.errors import UnsupportedCheckpointError
+from atom.models.errors import ModelConfigError, UnsupportedCheckpointError
+from atom.models.layers.errors import LayerArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -29,37 +30,26 @@ if TYPE_CHECKING:
 _LOADING = "Loading weights"
 
 
-class ModelConfig(Protocol):
-    """A model's own configuration, made from the checkpoint's."""
-
-    @classmethod
-    def from_hf(cls, config: Mapping[str, Any]) -> Self:
-        """Check and convert a configuration in Hugging Face's names."""
-
-
-class ModelClass(Protocol):
-    """What a class has to be for `provider.build` to make a model of it."""
-
-    config_class: type[ModelConfig]
-
-    def __init__(
-        self, config: Any, *, atom_config: Config, device: torch.device, dtype: torch.dtype
-    ) -> None: ...
-
-    def load_weights(self, checkpoint: Checkpoint, progress: Progress | None = None) -> None:
-        """Fill every parameter from the checkpoint, or raise."""
-
-
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """Where the class of one architecture is; it is imported when a model is built."""
+    """Where an architecture's classes are; they are imported when a model is built.
 
-    module: str
-    class_name: str
+    A model is a folder with `config.py` and `model.py`. The configuration has `from_hf(config, path)`; the
+    model is made by `(config, atom_config=, device=, dtype=)` and filled by `load_weights(checkpoint,
+    progress=)`.
+    """
 
-    def load(self) -> Any:
-        """The class, a `ModelClass`."""
-        return getattr(importlib.import_module(self.module), self.class_name)
+    package: str
+    model_class: str
+    config_class: str
+
+    def load_model_class(self) -> Any:
+        """The model's class."""
+        return getattr(importlib.import_module(f"{self.package}.model"), self.model_class)
+
+    def load_config_class(self) -> Any:
+        """The class of the model's own configuration."""
+        return getattr(importlib.import_module(f"{self.package}.config"), self.config_class)
 
 
 class AtomModels:
@@ -98,14 +88,19 @@ class AtomModels:
             ModelConfigError: its configuration describes no model that can be built.
             WeightsError: its tensors do not fit the model.
         """
-        model_class = self._class_for(checkpoint)
-        config = model_class.config_class.from_hf(checkpoint.config)
-        model = model_class(config, atom_config=atom_config, device=device, dtype=dtype)
+        architecture = self._architecture_of(checkpoint)
+        config = architecture.load_config_class().from_hf(checkpoint.config, checkpoint.path)
+        try:
+            model = architecture.load_model_class()(
+                config, atom_config=atom_config, device=device, dtype=dtype
+            )
+        except LayerArgumentError as error:  # a layer knows the setting, but not the file it came from
+            raise ModelConfigError(f"{checkpoint.path}: {error}") from error
         with _reporting(progress) as report:
-            model.load_weights(checkpoint, report)
+            model.load_weights(checkpoint, progress=report)
         return model
 
-    def _class_for(self, checkpoint: Checkpoint) -> Any:
+    def _architecture_of(self, checkpoint: Checkpoint) -> Architecture:
         architecture = self.architectures.get(checkpoint.architecture)
         if architecture is None:
             raise UnsupportedCheckpointError(
@@ -118,7 +113,7 @@ class AtomModels:
                 "supported; "
                 "supported are plain float32, float16 and bfloat16 weights, and GGUF's block formats"
             )
-        return architecture.load()
+        return architecture
 
 
 def _reporting(progress: LoadProgress | None) -> AbstractContextManager[Progress]:
@@ -131,4 +126,6 @@ def _reporting(progress: LoadProgress | None) -> AbstractContextManager[Progress
     return nullcontext(report)
 
 
-provider = AtomModels({"LlamaForCausalLM": Architecture("atom.models.llama.model", "LlamaForCausalLM")})
+provider = AtomModels(
+    {"LlamaForCausalLM": Architecture("atom.models.llama", "LlamaForCausalLM", "LlamaConfig")},
+)

@@ -134,7 +134,7 @@ def _vocab_size(header: GGUFHeader, hidden: int) -> int:
 def _dtype(header: GGUFHeader) -> str:
     """The format most of the matrices are in (norms are always float32).
 
-    For block formats the one that models are trained in: their values have no more than its 8 bits of precision.
+    For block formats bfloat16, which is what such models were published in.
     """
     nbytes = dict.fromkeys(FLOATS.values(), 0)
     for tensor in header.tensors.values():
