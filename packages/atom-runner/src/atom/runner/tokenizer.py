@@ -64,9 +64,7 @@ class Tokenizer:
         Raises:
             PromptError: the text holds half of a surrogate pair, as badly decoded input does.
         """
-        half = next((character for character in text if "\ud800" <= character <= "\udfff"), None)
-        if half is not None:
-            raise PromptError(f"the prompt is not text: it holds U+{ord(half):04X}, half of a surrogate pair")
+        require_text(text)
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
         bos = self.bos_token_id
         if add_special_tokens and self._source.add_bos and bos is not None and ids[:1] != [bos]:
@@ -124,6 +122,19 @@ class Tokenizer:
         Tokens that decoding leaves out, and ids outside the vocabulary, add nothing.
         """
         return _TokenBytes(self._tokenizer)
+
+
+def require_text(text: str) -> None:
+    """Refuse a string that holds half of a surrogate pair, as badly decoded input does: it has no UTF-8 form.
+
+    Raises:
+        PromptError: names the half.
+    """
+    half = next((character for character in text if "\ud800" <= character <= "\udfff"), None)
+    if half is not None:
+        raise PromptError(
+            f"the prompt is not UTF-8 text: it holds U+{ord(half):04X}, half of a surrogate pair"
+        )
 
 
 class _TokenBytes(dict[int, bytes]):

@@ -1,0 +1,1 @@
+"""The command line `atom-runner`: `app` and a file a verb. Torch loads only when a verb needs it."""

@@ -1,0 +1,92 @@
+"""Where output goes: text and data to standard output, everything said about them to standard error."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.console import Console
+
+    from atom.runner.protocols import Progress
+
+PROGRAM = "atom-runner"
+
+
+def write(text: str) -> None:
+    """Put text on standard output at once, as a reader of a stream expects."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def write_json(row: Any) -> None:
+    """Put one JSON value on standard output, on a line of its own."""
+    write(json.dumps(row, ensure_ascii=False) + "\n")
+
+
+def say(text: str) -> None:
+    """Tell the person something that is not data."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def say_error(message: str) -> None:
+    """One line, whatever the message holds."""
+    say(f"{PROGRAM}: error: {' '.join(message.split())}")
+
+
+def stderr_console() -> Console:
+    """A rich console on standard error."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False)
+
+
+@contextlib.contextmanager
+def progress_bars() -> Iterator[Progress]:
+    """A progress callback that draws one bar for each task, on a terminal only."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = stderr_console()
+    bars = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:3.0f} %"),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+    tasks: dict[str, Any] = {}
+
+    def advance(what: str, done: int, total: int) -> None:
+        if what not in tasks:
+            tasks[what] = bars.add_task(what, total=total)
+        bars.update(tasks[what], completed=done, total=total)
+
+    with bars:
+        yield advance
+
+
+def prepare_streams(*, debug: bool) -> None:
+    """UTF-8 both ways whatever the locale, and log lines that look like the rest of what we say."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+    logging.basicConfig(
+        level=logging.INFO if debug else logging.WARNING,
+        format=f"{PROGRAM}: %(levelname)s: %(message)s",
+        stream=sys.stderr,
+    )
+    for level in (logging.INFO, logging.WARNING, logging.ERROR):
+        logging.addLevelName(level, logging.getLevelName(level).lower())
+
+
+def discard_output() -> None:
+    """Let what is still buffered for a reader that has gone vanish, instead of failing at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,58 @@
+"""From flags to a running engine."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from atom.runner.cli.console import progress_bars, say
+from atom.runner.loader import resolve_model_path
+
+if TYPE_CHECKING:
+    from atom.runner.cli.flags import EngineFlags
+    from atom.runner.engine import LLMEngine
+
+_LEVEL = "compilation_config.level"
+_LEVEL_ON_GPU = 3
+
+
+def start_engine(flags: EngineFlags) -> LLMEngine:
+    """An engine for the model and settings that were given.
+
+    Where no level was, the command line takes 3 on a GPU, with its default graph mode, and 0 on the CPU.
+
+    Raises:
+        ConfigError: settings that do not go together.
+        ModelLoadError: there is no such model.
+    """
+    path = str(resolve_model_path(flags.model))
+    config = flags.config(path)  # before torch is loaded: a mistake is answered at once
+    from atom.runner.engine import LLMEngine
+    from atom.runner.startup import resolve_device
+
+    on_gpu = resolve_device(config.model_config.device).type == "cuda"
+    if on_gpu and _LEVEL not in flags.values and not config.enforce_eager:
+        flags = dataclasses.replace(flags, values={**flags.values, _LEVEL: _LEVEL_ON_GPU})
+        config = flags.config(path)
+    with progress_bars() as progress:
+        return LLMEngine(config, progress=progress)
+
+
+def described(engine: LLMEngine) -> str:
+    """What an engine runs, in a few words."""
+    from atom.runner.startup import resolve_dtype
+
+    device, asked = engine.runner.device, engine.config.model_config
+    if engine.checkpoint is None:
+        return str(device)
+    dtype = asked.quantization or resolve_dtype(asked.dtype, engine.checkpoint.dtype, device)
+    where = f"{str(dtype).removeprefix('torch.')} on {device}"
+    return f"{engine.checkpoint.path.name} ({engine.checkpoint.architecture}, {where})"
+
+
+def has_chat_template(engine: LLMEngine) -> bool:
+    """Whether chats can be rendered; where they cannot it is said, since prompts are then only continued."""
+    if engine.tokenizer is None or engine.tokenizer.chat_template is not None:
+        return True
+    say("this checkpoint has no chat template: prompts are continued as they are")
+    return False
