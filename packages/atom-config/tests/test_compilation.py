@@ -206,6 +206,16 @@ def test_a_copy_remembers_what_was_set(duplicate: Any) -> None:
     assert twin.given() == {"level": 3}
 
 
+def test_a_shallow_copy_goes_its_own_way() -> None:
+    config = CompilationConfig(level=3)
+    config.settle(enforce_eager=False)
+    twin = copy.copy(config)
+    twin.use_cudagraph = False
+    twin.cudagraph_mode = CUDAGraphMode.FULL
+    assert config.given() == {"level": 3}
+    assert twin.given() == {"level": 3, "use_cudagraph": False, "cudagraph_mode": CUDAGraphMode.FULL}
+
+
 def test_the_cache_root_is_the_guides_unless_a_directory_was_given(tmp_path: Path) -> None:
     assert CompilationConfig().cache_root() == Path.home() / ".cache/atom/torch_compile_cache"
     assert CompilationConfig(cache_dir=str(tmp_path)).cache_root() == tmp_path

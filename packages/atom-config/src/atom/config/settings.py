@@ -8,15 +8,13 @@ import difflib
 import json
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from atom.config.errors import ConfigError
 from atom.config.hashing import stable_hash
 from atom.config.kinds import Kind
 from atom.config.plain import plain
 from atom.config.setting import about_field, default_of
-
-DATACLASS_FIELDS = "__dataclass_fields__"
 
 
 class Settings:
@@ -27,12 +25,12 @@ class Settings:
     that changes later applies to it.
     """
 
-    _named: set[str]
+    _named: frozenset[str]
 
     def __new__(cls, *args: object, **named: object) -> Self:
         self = super().__new__(cls)
         positional = [field.name for field in dataclasses.fields(cls) if field.init][: len(args)]  # type: ignore[arg-type]
-        object.__setattr__(self, "_named", {*positional, *named})
+        object.__setattr__(self, "_named", frozenset((*positional, *named)))
         return self
 
     def __post_init__(self) -> None:
@@ -194,31 +192,32 @@ class Derivable(Settings):
     An assignment is checked like a constructor's argument and counts as setting the field.
     """
 
-    _computed: ClassVar[str] = "_computed_values"
+    _computed: Mapping[str, tuple[Any, Any]]
+    """By field: what was given before, and a copy of the value computed since. Replaced, never changed, so
+    that a shallow copy of the instance goes its own way."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, self._computed, {})
+        object.__setattr__(self, "_computed", {})
 
     def __setattr__(self, name: str, value: object) -> None:
         object.__setattr__(self, name, self.checked(name, value))
-        if self._computed in self.__dict__:  # not while the constructor runs
-            self._named.add(name)
-            self.__dict__[self._computed].pop(name, None)
+        if "_computed" in self.__dict__:  # not while the constructor runs
+            object.__setattr__(self, "_named", self._named | {name})
+            others = {field: values for field, values in self._computed.items() if field != name}
+            object.__setattr__(self, "_computed", others)
 
     def _derive(self, name: str, value: object) -> None:
         """Gives a field its effective value; what was given before stays what JSON writes."""
         given = self._given(name)
         object.__setattr__(self, name, value)
         # A copy, so that a caller's change inside the list shows as one.
-        self.__dict__[self._computed][name] = (given, copy.deepcopy(value))
+        object.__setattr__(self, "_computed", {**self._computed, name: (given, copy.deepcopy(value))})
 
     def _given(self, name: str) -> Any:
         current = getattr(self, name)
-        computed = self.__dict__.get(self._computed, {})
-        if name in computed and current == computed[name][1]:
-            return computed[name][0]
-        return current
+        given, computed = self._computed.get(name, (current, current))
+        return given if current == computed else current
 
 
 def _fields(settings: Any) -> tuple[dataclasses.Field[Any], ...]:
