@@ -41,7 +41,7 @@ TABLE = re.compile(r"<!-- fields of (\w+) -->\n.*?<!-- end of fields -->", re.DO
 def table(cls: type[Settings]) -> str:
     """A Markdown table of one class's own fields, nested classes left out."""
     own = [setting for setting in settings_of(cls) if setting.owner is cls]
-    lines = ["| Field and flag | Type | Default | What it does | Allowed |", "|---|---|---|---|---|"]
+    lines = ["| Field and flag | Type | Default | What it does |", "|---|---|---|---|"]
     return "\n".join([*lines, *(_row(setting) for setting in own)])
 
 
@@ -81,10 +81,16 @@ def _row(setting: Setting) -> str:
         # Renderers differ on whether a bar inside backticks ends a cell.
         f"<code>{setting.type.replace('|', '&#124;')}</code>",
         _default(setting),
-        _escaped(setting.help),
-        "computed" if setting.computed else _escaped(setting.kind.allowed),
+        _escaped(setting.help) + _note(setting),
     ]
     return f"| {' | '.join(cells)} |"
+
+
+def _note(setting: Setting) -> str:
+    """What passes, where type and default do not say it already."""
+    if setting.computed:
+        return " Computed."
+    return "" if setting.is_switch else f"<br>*Allowed:* {_escaped(setting.kind.allowed)}."
 
 
 def _default(setting: Setting) -> str:
