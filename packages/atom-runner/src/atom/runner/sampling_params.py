@@ -50,6 +50,8 @@ class SamplingParams:
                 raise SamplingParamsError(f"{name}={getattr(self, name)!r}: must be a whole number")
         if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, int)):
             raise SamplingParamsError(f"seed={self.seed!r}: must be a whole number or None")
+        if not isinstance(self.ignore_eos, bool):
+            raise SamplingParamsError(f"ignore_eos={self.ignore_eos!r}: must be true or false")
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
         if not all(isinstance(text, str) and text for text in stop):
             raise SamplingParamsError(f"stop={self.stop!r}: must be non-empty strings")
