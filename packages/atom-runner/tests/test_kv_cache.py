@@ -90,5 +90,5 @@ def test_a_gpu_gives_what_utilization_leaves():
     assert less is not None
     assert half <= total // 2
     assert half - less == 1 << 30
-    with pytest.raises(KVCacheError, match="gpu_memory_utilization=0.5 allows"):
+    with pytest.raises(KVCacheError, match=r"gpu_memory_utilization=0\.5 allows"):
         device_budget(device, 0.5, reserve_bytes=total)
