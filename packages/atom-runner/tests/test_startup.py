@@ -64,11 +64,8 @@ def test_an_engine_knows_its_checkpoints_limits(built):
     engine = LLMEngine(config_of(device="cpu"), progress=lambda *report: heard.append(report))
     assert built == [(torch.device("cpu"), torch.float32)]
     assert heard == [("Loading weights", 1000, 1000)]
-    assert (engine.limits.vocab_size, engine.limits.max_model_len, engine.limits.kv_capacity) == (
-        97,
-        256,
-        144,
-    )
+    limits = engine.limits
+    assert (limits.vocab_size, limits.max_model_len, limits.kv_capacity) == (97, 256, 144)
     assert limits.eos_token_ids == {96}
     assert engine.checkpoint is CHECKPOINT
     assert engine.stats().load_seconds > 0

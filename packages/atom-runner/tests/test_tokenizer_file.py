@@ -21,8 +21,6 @@ def test_the_vocabulary_is_the_files_and_the_rest_the_checkpoints(tmp_path):
 def test_a_file_that_cannot_be_read_is_one_line(tmp_path):
     (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
     for name in ("missing.json", "binary.json"):
-        with pytest.raises(
-            TokenizerError, match=f"{name}.* cannot be read: .*; give a tokenizer.json"
-        ) as error:
+        with pytest.raises(TokenizerError, match=f"{name}.* cannot be read: .*; give a ") as error:
             tokenizer_from_file(str(tmp_path / name), None)
         assert "\n" not in str(error.value)
