@@ -189,21 +189,22 @@ def _sentencepiece(vocabulary: _Vocabulary) -> dict[str, Any]:
         merged = [id_ for id_, type_ in enumerate(vocabulary.types) if type_ not in whole]
         merges = spm_merges(vocabulary.path, vocabulary.tokens, vocabulary.scores(), merged)
     unknown = vocabulary.named("unknown_token_id")
+    normalizers: list[dict[str, Any]] = [
+        {"type": "Replace", "pattern": {"String": " "}, "content": _SPACE},
+    ]
     decoders: list[dict[str, Any]] = [
         {"type": "Replace", "pattern": {"String": _SPACE}, "content": " "},
         {"type": "ByteFallback"},
         {"type": "Fuse"},
     ]
     if prefix:
+        # Also before a text that begins with a space, and after each special token, as SentencePiece's users
+        # do it.
+        normalizers.insert(0, {"type": "Prepend", "prepend": _SPACE})
         decoders.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
     return _description(
-        normalizer=None,
-        pre_tokenizer={
-            "type": "Metaspace",
-            "replacement": _SPACE,
-            "prepend_scheme": "first" if prefix else "never",
-            "split": False,
-        },
+        normalizer={"type": "Sequence", "normalizers": normalizers},
+        pre_tokenizer=None,
         decoder={"type": "Sequence", "decoders": decoders},
         model={
             "type": "BPE",
