@@ -45,7 +45,8 @@ class JsonPrinter:
 class TextPrinter:
     """The text of each answer. The first unfinished one streams, those after it wait for their turn.
 
-    Where there are several, a line with its number and the beginning of its prompt precedes each answer.
+    Where there are several, a line with its number and the beginning of its prompt precedes each answer. A
+    refused prompt shows nothing here: what was wrong with it is told on standard error.
     """
 
     def __init__(self, rows: list[Row]) -> None:
@@ -71,11 +72,13 @@ class TextPrinter:
 
     def _advance(self) -> None:
         while self._next in self._texts or self._next in self._done:
-            self._write_head(self._rows[self._next])
-            write(self._texts.pop(self._next, ""))
+            if self._next in self._texts:
+                self._write_head(self._rows[self._next])
+                write(self._texts.pop(self._next))
             if self._next not in self._done:
                 return
-            write("\n" if len(self._rows) == 1 else "\n\n")
+            if self._headed:  # a refused prompt has shown nothing, so there is nothing to close
+                write("\n" if len(self._rows) == 1 else "\n\n")
             self._next += 1
             self._headed = False
 

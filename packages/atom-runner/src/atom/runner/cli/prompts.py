@@ -32,8 +32,8 @@ class Row:
     """Place among the requests, from 0."""
     label: str
     """What a person calls it: `prompt 0`, `line 3`."""
-    prompt: Prompt = ""
-    """Text, chat messages or token ids, as they were given."""
+    prompt: Prompt = ()
+    """Text, chat messages or token ids, as they were given; empty where none could be made out."""
     is_question: bool = False
     """Whether a text is a user's turn of a chat, rather than something to continue."""
     params: SamplingParams = field(default_factory=SamplingParams)
@@ -48,8 +48,8 @@ class Row:
         """The beginning of what was asked, on one line."""
         if isinstance(self.prompt, str):
             text = self.prompt
-        elif isinstance(self.prompt[0], Mapping):
-            text = str(self.prompt[-1].get("content"))  # type: ignore[union-attr]  # all of a chat are messages
+        elif self.prompt and isinstance(self.prompt[-1], Mapping):
+            text = str(self.prompt[-1].get("content"))
         else:
             text = f"{len(self.prompt)} token ids"
         line = " ".join(text.split())
@@ -85,11 +85,10 @@ def rows_from_file(name: str, params: SamplingParams, *, raw: bool) -> list[Row]
 
 def _row_from_line(index: int, label: str, line: bytes, params: SamplingParams, *, raw: bool) -> Row:
     try:
-        fields = json.loads(line.decode())
+        fields = json.loads(line.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
-        return Row(
-            index, label, error=f"{label} is not UTF-8: byte {error.start + 1} is 0x{line[error.start]:02x}"
-        )
+        byte = f"byte {error.start + 1} is 0x{line[error.start]:02x}"
+        return Row(index, label, error=f"{label} is not UTF-8 text: {byte}")
     except (ValueError, RecursionError) as error:
         return Row(index, label, error=f"{label} is not JSON: {error}")
     if not isinstance(fields, dict):
@@ -108,8 +107,9 @@ def _row(index: int, label: str, fields: dict[str, Any], params: SamplingParams,
             raise PromptError(f"unknown field {unknown[0]!r}; there are {allowed}")
         is_question = isinstance(prompt, str) and not raw
         return Row(index, label, prompt, is_question, dataclasses.replace(params, **wishes))
-    except (RequestError, TypeError) as error:
-        return Row(index, label, error=f"{label}: {error}")
+    except (RequestError, TypeError, RecursionError) as error:
+        text = fields.get("prompt")
+        return Row(index, label, text if isinstance(text, str) else (), error=f"{label}: {error}")
 
 
 def _prompt(fields: dict[str, Any]) -> Prompt:
