@@ -15,11 +15,11 @@ from atom.graphs import (
     KVCacheTensor,
     SpecDecodeMetadata,
     StaticForwardContext,
-    forward_context,
     get_forward_context,
     reset_forward_context,
     set_forward_context,
 )
+from atom.graphs.forward_context import forward_context
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

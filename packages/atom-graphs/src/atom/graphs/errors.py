@@ -3,6 +3,8 @@
 GraphError
 ├── DispatchError (ValueError)      a step that cannot be dispatched as described
 ├── BucketError (LookupError)       no recording for that bucket
+├── ReplayInputError (ValueError)   an input that the recording cannot take
+├── RegionResultError               a region returned what its recording cannot take
 └── RecordingError                  a recording failed; nothing of it is left
     ├── NestedRecordingError        a recording begun inside another
     ├── RegionRefusedError          a region that this kind of recording cannot hold
@@ -23,6 +25,14 @@ class DispatchError(GraphError, ValueError):
 
 class BucketError(GraphError, LookupError):
     """A replay asked for a bucket that was not recorded; the message lists those that were."""
+
+
+class ReplayInputError(GraphError, ValueError):
+    """An input of a replay differs from the recorded one in more than its number of rows."""
+
+
+class RegionResultError(GraphError):
+    """A region returned, in a replay, something that has no place in its recording."""
 
 
 class RecordingError(GraphError):

@@ -1,0 +1,167 @@
+"""Segments as device graphs (CUDA and HIP), in the pool every recording on the device shares."""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from atom.graphs.capture_info import captured_nodes
+from atom.graphs.crossing import cross
+from atom.graphs.generators import registered_generators
+from atom.graphs.inlining import check_inline
+from atom.graphs.pool import graph_pool, with_index
+from atom.graphs.recorder import suspended
+from atom.graphs.recording import Node, Recording, Segment
+from atom.graphs.streams import StreamWatch, observing
+from atom.graphs.structure import map_tensors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from atom.graphs.pool import GraphPool
+    from atom.graphs.region import Region
+
+
+@dataclass
+class _Capture:
+    """One recording under way."""
+
+    breaks: bool
+    nodes: list[Node] = field(default_factory=list)
+    calls: list[Callable[[], Any]] = field(default_factory=list)
+    inlined: list[str] = field(default_factory=list)
+    graph: torch.cuda.CUDAGraph | None = None
+    """Of the segment being captured; None while a region runs."""
+    place: str = "node 0 (first segment)"
+
+
+class CUDARecorder:
+    """Records on one device; see `Recorder`.
+
+    Every recording of a device is captured on one stream, since the allocator keeps blocks by stream. A
+    segment is launched as soon as it is captured, so that the region behind it runs on true data.
+    """
+
+    def __init__(self, device: torch.device | str = "cuda") -> None:
+        self._device = with_index(torch.device(device))
+        self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        self._contexts = ExitStack()
+        self._capture = _Capture(breaks=True)
+        self._watch = StreamWatch(self._stream)
+
+    @property
+    def pool(self) -> GraphPool:
+        return graph_pool(self._device)
+
+    def begin(self, *, breaks: bool) -> None:
+        self._capture = _Capture(breaks=breaks)
+        caller = torch.cuda.current_stream(self._device)
+        self._stream.wait_stream(caller)
+        self._contexts.callback(caller.wait_stream, self._stream)
+        self._contexts.enter_context(torch.cuda.device(self._device))
+        self._contexts.enter_context(torch.cuda.stream(self._stream))
+        self._watch = StreamWatch(self._stream)
+        self._contexts.enter_context(observing(self._watch))
+        self._begin_segment()
+
+    def seal(self, result: Any) -> Any:
+        self._end_segment("the recording's end")
+        self._contexts.close()
+        return map_tensors(result, self.pool.view)
+
+    def finish(self, name: str, result: Any) -> Recording:
+        capture, self._capture = self._capture, _Capture(breaks=True)
+        return Recording(
+            name, tuple(capture.nodes), tuple(capture.calls), self.pool, result, tuple(capture.inlined)
+        )
+
+    def abort(self) -> str:
+        capture, self._capture = self._capture, _Capture(breaks=True)
+        try:
+            if capture.graph is not None:
+                torch.cuda.set_stream(self._stream)
+                self._end_failed(capture.graph)
+        finally:
+            self._contexts.close()
+        torch.cuda.synchronize(self._device)
+        return capture.place
+
+    def region(self, region: Region, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        capture = self._capture
+        if not capture.breaks:
+            check_inline(region)
+            capture.inlined.append(region.name)
+            return region.fn(*args, **kwargs)
+        self._end_segment(region.name)
+        capture.place = f"node {len(capture.nodes)} (region {region.name})"
+        self._watch.enter_node(f"region {region.name}", in_region=True)
+        with suspended():
+            result = region.fn(*args, **kwargs)
+        self._watch.check_joined(region.name)
+        node, call, recorded = cross(region, args, kwargs, result, self.pool)
+        capture.nodes.append(node)
+        capture.calls.append(call)
+        capture.place = f"node {len(capture.nodes)} (segment after region {region.name})"
+        self._watch.enter_node(f"the segment after region {region.name}", in_region=False)
+        self._begin_segment()
+        return recorded
+
+    def opaque(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return fn(*args, **kwargs)  # what it launches is captured like anything else
+
+    def _begin_segment(self) -> None:
+        graph = torch.cuda.CUDAGraph()
+        for generator in registered_generators(self._device):
+            graph.register_generator_state(generator)
+        # Other threads (NCCL's watchdog, a data loader) may go on calling what a capture forbids.
+        graph.capture_begin(pool=self.pool.id, capture_error_mode="thread_local")
+        self._capture.graph = graph
+
+    def _end_segment(self, region: str) -> None:
+        capture = self._capture
+        self._watch.check_joined(region)
+        nodes = captured_nodes(self._stream)
+        graph = capture.graph
+        assert graph is not None
+        capture.graph = None
+        try:
+            _end(graph)
+        except RuntimeError:
+            self._repair()
+            raise
+        if nodes == 0:
+            return  # two regions in a row, or one first or last: nothing to launch
+        # Past torch's Python wrapper, whose hooks cost more than the launch; see benchmarks.
+        launch = torch._C._CUDAGraph.replay.__get__(graph)
+        launch()
+        capture.nodes.append(Segment(nodes, "nodes"))
+        capture.calls.append(launch)
+
+    def _end_failed(self, graph: torch.cuda.CUDAGraph) -> None:
+        """Ends a capture whose recording failed, whatever state the failure left it in."""
+        try:
+            _end(graph)
+        except RuntimeError:
+            self._repair()
+
+    def _repair(self) -> None:
+        """Puts right what torch leaves behind when ending a capture fails.
+
+        The allocator would go on routing to the pool, and random generators would believe in the capture for
+        ever.
+        """
+        with suppress(RuntimeError):  # where this version of torch has ended it already
+            torch._C._cuda_endAllocateToPool(self._device.index, self.pool.id)
+        empty = torch.cuda.CUDAGraph()
+        empty.capture_begin(pool=self.pool.id, capture_error_mode="thread_local")
+        _end(empty)
+
+
+def _end(graph: torch.cuda.CUDAGraph) -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The CUDA Graph is empty")
+        graph.capture_end()

@@ -1,0 +1,30 @@
+"""Random generators that a recording may draw from: each replay advances them, nothing freezes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from weakref import WeakSet
+
+if TYPE_CHECKING:
+    import torch
+
+_registered: WeakSet[torch.Generator] = WeakSet()
+
+
+def register_generator(generator: torch.Generator) -> torch.Generator:
+    """Allows recordings made from now on to draw from `generator`.
+
+    On a device its state is registered with each segment; the device's default generator always is.
+    """
+    _registered.add(generator)
+    return generator
+
+
+def is_registered(generator: torch.Generator) -> bool:
+    """Whether `register_generator` was told of it."""
+    return generator in _registered
+
+
+def registered_generators(device: torch.device) -> list[torch.Generator]:
+    """The registered generators that live on `device`."""
+    return [g for g in _registered if g.device == device]

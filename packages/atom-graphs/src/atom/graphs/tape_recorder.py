@@ -1,0 +1,275 @@
+"""The tape: a recorder for every device, by writing down each dispatched op and replaying the list.
+
+It keeps the promises of a device graph, so that a machine without one can prove how a model records: Python
+does not run again, addresses are fixed, and a tensor from outside is read at its recorded address.
+"""
+
+from __future__ import annotations
+
+import gc
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from atom.graphs.crossing import cross, frozen_call
+from atom.graphs.errors import RegionRefusedError, TapeRefusedError
+from atom.graphs.inlining import check_inline
+from atom.graphs.marks import host_data, is_host_data
+from atom.graphs.placement import Placement
+from atom.graphs.pool import arena_pool, with_index
+from atom.graphs.recorder import suspended
+from atom.graphs.recording import Node, Recording, Segment
+from atom.graphs.structure import map_tensors, tensors_in
+from atom.graphs.tape_modes import FunctionMode, OpMode, without_function_mode, without_op_mode
+from atom.graphs.tape_refusals import check_function, check_op, refuse, source_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from atom.graphs.pool import ArenaPool
+    from atom.graphs.region import Region
+
+_ALLOCATIONS = frozenset(
+    (
+        torch.ops.aten.empty.memory_format,
+        torch.ops.aten.empty_strided.default,
+        torch.ops.aten.empty_like.default,
+        torch.ops.aten.new_empty.default,
+        torch.ops.aten.new_empty_strided.default,
+    )
+)
+"""Ops that only give memory: on a replay it is there already, with whatever was in it."""
+
+
+@dataclass
+class _Op:
+    """An op being run: whether its implementation turned out to be a region."""
+
+    func: Any
+    tensors: list[torch.Tensor]
+    region: Region | None = None
+
+
+@dataclass
+class _Tape:
+    """One recording under way."""
+
+    breaks: bool
+    nodes: list[Node] = field(default_factory=list)
+    calls: list[Callable[[], Any]] = field(default_factory=list)
+    ops: list[Callable[[], Any]] = field(default_factory=list)
+    """Of the segment under way."""
+    running: list[_Op] = field(default_factory=list)
+    inlined: list[str] = field(default_factory=list)
+    inside_opaque: bool = False
+    place: str = "node 0 (first segment)"
+    before: set[int] = field(default_factory=set)
+    """Blocks of the pool that were held when the recording began."""
+    pinned: set[int] = field(default_factory=set)
+    """Blocks given to regions, which may keep them from one region to the next."""
+
+
+class TapeRecorder:
+    """Records on any device; see `Recorder`."""
+
+    def __init__(self, device: torch.device | str = "cpu") -> None:
+        self._device = with_index(torch.device(device))
+        self._pool = arena_pool(self._device)
+        self._function_mode = FunctionMode(self)
+        self._op_mode = OpMode(self)
+        self._modes = ExitStack()
+        self._tape = _Tape(breaks=True)
+
+    @property
+    def pool(self) -> ArenaPool:
+        return self._pool
+
+    def begin(self, *, breaks: bool) -> None:
+        self._tape = _Tape(breaks=breaks, before=set(self._pool.arena.live))
+        self._modes.enter_context(self._function_mode)
+        self._modes.enter_context(self._op_mode)
+
+    def seal(self, result: Any) -> Any:
+        self._end_segment()
+        self._modes.close()
+        return map_tensors(result, self._pool.view)
+
+    def finish(self, name: str, result: Any) -> Recording:
+        tape, self._tape = self._tape, _Tape(breaks=True)
+        self._check_nothing_persists(tape)
+        return Recording(name, tuple(tape.nodes), tuple(tape.calls), self._pool, result, tuple(tape.inlined))
+
+    def abort(self) -> str:
+        place = self._tape.place
+        self._modes.close()
+        self._tape = _Tape(breaks=True)
+        return place
+
+    def region(self, region: Region, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        tape = self._tape
+        if tape.running:
+            tape.running[-1].region = region
+            self._check_op_is_region(tape.running[-1], region, args, kwargs)
+        if not tape.breaks:
+            return self._inline(region, args, kwargs)
+        if tape.inside_opaque:
+            return region.fn(*args, **kwargs)
+        self._end_segment()
+        tape.place = f"node {len(tape.nodes)} (region {region.name})"
+        with suspended(), without_function_mode(self._function_mode), without_op_mode(self._op_mode):
+            result = region.fn(*args, **kwargs)
+            self._pool.arena.maker = f"region {region.name}, called at {source_line()}"
+            node, call, recorded = cross(region, args, kwargs, result, self._pool)
+        tape.pinned.update(t.untyped_storage().data_ptr() for t in tensors_in((args, kwargs)))
+        tape.nodes.append(node)
+        tape.calls.append(call)
+        tape.place = f"node {len(tape.nodes)} (segment after region {region.name})"
+        return recorded
+
+    def opaque(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        tape = self._tape
+        outer, tape.inside_opaque = tape.inside_opaque, True
+        try:
+            with without_function_mode(self._function_mode), without_op_mode(self._op_mode):
+                result = fn(*args, **kwargs)
+                if outer:
+                    return result
+                name = getattr(fn, "__qualname__", type(fn).__name__)
+                return self._write_down(name, fn, args, kwargs, result, mutates=True)
+        finally:
+            tape.inside_opaque = outer
+
+    def on_function(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Called by the function mode, before `func` runs."""
+        if not self._tape.running:
+            check_function(func, args, kwargs)
+
+    def on_op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Called by the dispatch mode, in place of `func`."""
+        tensors = tensors_in((args, kwargs))
+        if tensors and all(self._on_host(t) for t in tensors):
+            return map_tensors(func(*args, **kwargs), host_data)
+        check_op(func, args, kwargs)
+        op = _Op(func, tensors)
+        self._tape.running.append(op)
+        try:
+            result = func(*args, **kwargs)
+        finally:
+            self._tape.running.pop()
+        if op.region is not None:
+            return result
+        call = partial(_then_wait, func) if func.namespace == "c10d" else func
+        return self._write_down(str(func), call, args, kwargs, result, mutates=func._schema.is_mutable)
+
+    def _on_host(self, tensor: torch.Tensor) -> bool:
+        return is_host_data(tensor) or tensor.device.type != self._device.type
+
+    def _inline(self, region: Region, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        check_inline(region)
+        tape = self._tape
+        tape.inlined.append(region.name)
+        if not tape.running:
+            return region.fn(*args, **kwargs)
+        # Inside of an op torch has taken the mode off: put it back, so that the body's own ops are written
+        # down.
+        running, tape.running = tape.running, []
+        try:
+            with self._op_mode:
+                return region.fn(*args, **kwargs)
+        finally:
+            tape.running = running
+
+    def _check_op_is_region(
+        self, op: _Op, region: Region, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        given = [t.data_ptr() for t in tensors_in((args, kwargs))]
+        if given != [t.data_ptr() for t in op.tensors]:
+            raise RegionRefusedError(
+                f"op {op.func} does more than call region {region.name}: mark the op's own implementation "
+                "with @eager_region"
+            )
+
+    def _write_down(
+        self,
+        name: str,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        result: Any,
+        *,
+        mutates: bool,
+    ) -> Any:
+        """Notes a call that has just run; what it made moves to the pool, where each replay puts it again."""
+        outs = tensors_in(result)
+        if outs and all(t.device.type != self._device.type for t in outs):
+            return result
+        inputs = {t.untyped_storage().data_ptr() for t in tensors_in((args, kwargs)) if t.numel()}
+        made = [o for o in outs if o.numel() and o.untyped_storage().data_ptr() not in inputs]
+        if not made and not mutates:
+            return result  # a view: its address is as fixed as its base's
+        if any(o.layout is not torch.strided for o in made):
+            raise refuse(name, "its result is not a strided tensor")
+        self._pool.arena.maker = f"{name} at {source_line()}"
+        placement = Placement(self._pool, made)
+        placed = {id(o): placement.copy(o) for o in made}
+        if fn not in _ALLOCATIONS:
+            sinks = [self._pool.view(placed[id(o)]) if id(o) in placed else None for o in outs]
+            self._tape.ops.append(_taped(frozen_call(fn, args, kwargs, self._pool), result, sinks))
+        return map_tensors(result, lambda t: placed.get(id(t), t))
+
+    def _end_segment(self) -> None:
+        tape = self._tape
+        if tape.ops:
+            tape.nodes.append(Segment(len(tape.ops), "ops"))
+            tape.calls.append(partial(_run, tuple(tape.ops)))
+            tape.ops = []
+
+    def _check_nothing_persists(self, tape: _Tape) -> None:
+        exempt = tape.before | tape.pinned
+        if not set(self._pool.arena.live) <= exempt:
+            gc.collect()
+        kept = [maker for address, maker in self._pool.arena.live.items() if address not in exempt]
+        if kept:
+            raise TapeRefusedError(
+                f"{kept[0]}: its result outlives the recording, and every replay would overwrite it; return "
+                "it from "
+                "the forward, or write it to a buffer made before"
+            )
+
+
+def _run(ops: tuple[Callable[[], Any], ...]) -> None:
+    for op in ops:
+        op()
+
+
+def _taped(call: Callable[[], Any], result: Any, sinks: Sequence[torch.Tensor | None]) -> Callable[[], Any]:
+    """`call`, then what it made copied to where the recording reads it."""
+    if all(sink is None for sink in sinks):
+        return call
+    if isinstance(result, torch.Tensor) and sinks[0] is not None:
+        copy = sinks[0].copy_
+
+        def run_one() -> None:
+            copy(call())
+
+        return run_one
+    kept = tuple(sinks)
+
+    def run() -> None:
+        for out, sink in zip(tensors_in(call()), kept, strict=True):
+            if sink is not None:
+                sink.copy_(out)
+
+    return run
+
+
+def _then_wait(func: Any, *args: Any, **kwargs: Any) -> Any:
+    """A collective op, waited for: what `torch.distributed` waits on lies above the dispatcher."""
+    result = func(*args, **kwargs)
+    for item in result if isinstance(result, (tuple, list)) else (result,):
+        if isinstance(item, torch.ScriptObject):
+            torch._C._distributed_c10d.Work.unbox(item).wait()
+    return result
