@@ -131,7 +131,7 @@ def test_a_request_that_comes_back_to_its_old_row_brings_its_new_blocks(batch):
 
 
 def test_a_dummy_step_lies_in_block_0(batch):
-    batch.fill_dummy(3, 6)
+    batch.fill_dummy([6, 6, 6])
     batch.send(3, 18)
     assert batch.cu_seqlens_q[:4].tolist() == [0, 6, 12, 18]
     assert batch.positions[:18].tolist() == [*range(6)] * 3

@@ -79,6 +79,6 @@ def test_a_dummy_step_without_live_rows_changes_no_requests_slot(make_engine, pr
         engine.add_request(prompt, SamplingParams(max_tokens=30))
     engine.step()
     before = copies(engine.runner)
-    engine.runner.warm_up(8, 1, is_prefill=False)
-    engine.runner.warm_up(2, 16, is_prefill=True)
+    engine.runner.warm_up([1] * 8, is_prefill=False)
+    engine.runner.warm_up([16, 15], is_prefill=True)
     assert all(not slots for slots in changed_slots(engine.runner, before).values())

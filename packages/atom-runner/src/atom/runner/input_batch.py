@@ -10,6 +10,8 @@ import torch
 from atom.runner.block_tables import BlockTables
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from atom.runner.scheduler import StepPlan
 
 _DTYPES: dict[torch.dtype, Any] = {torch.int64: np.int64, torch.int32: np.int32}
@@ -109,22 +111,30 @@ class InputBatch:
         host["logits_rows"][: len(wanted)] = cu[1:][wanted] - 1
         return wanted
 
-    def fill_dummy(self, num_seqs: int, query_len: int) -> None:
+    @property
+    def max_seq_len(self) -> int:
+        """Tokens that the table of one sequence can hold."""
+        return self.tables.width * self.block_size
+
+    def fill_dummy(self, query_lens: Sequence[int]) -> None:
         """A step of sequences that exist only in block 0: for warming up and recording."""
         if self._sent is not None:
             self._sent.synchronize()
-        n, total, host = num_seqs, num_seqs * query_len, self._numpy
+        n, total, host = len(query_lens), sum(query_lens), self._numpy
+        lens = np.array(query_lens, dtype=np.int64)
+        cu = host["cu_seqlens_q"]
+        cu[0] = 0
+        np.cumsum(lens, out=cu[1 : n + 1])
         host["rows"][:n] = self.tables.padding_row
-        host["cu_seqlens_q"][: n + 1] = np.arange(n + 1) * query_len
-        host["seq_lens"][:n] = query_len
+        host["seq_lens"][:n] = lens
         host["state_slots"][:n] = 0
         host["input_ids"][:total] = 0
-        host["positions"][:total] = np.tile(np.arange(query_len), n)
+        host["positions"][:total] = np.arange(total) - np.repeat(cu[:n], lens)
         host["slot_mapping"][:total] = host["positions"][:total] % self.block_size
-        host["logits_rows"][:n] = np.arange(1, n + 1) * query_len - 1
+        host["logits_rows"][:n] = cu[1 : n + 1] - 1
         self.num_seqs, self.num_tokens, self.num_logits = n, total, n
-        self.query_lens_host = self.seq_lens_host = [query_len] * n
-        self.max_seqlen_q = self.max_seqlen_k = query_len
+        self.query_lens_host = self.seq_lens_host = list(query_lens)
+        self.max_seqlen_q = self.max_seqlen_k = int(lens.max())
 
     def send(self, running_bs: int, running_tokens: int) -> None:
         """Pad to the step's bucket and send. Padding sequences are empty, padding rows write to block 0."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from atom.graphs.forward_context import KVCacheTensor
+from atom.graphs.region_graph import graph_pool
 from atom.runner.errors import KVCacheError
 
 if TYPE_CHECKING:
@@ -128,8 +129,9 @@ def device_budget(device: torch.device, utilization: float, *, reserve_bytes: in
     if device.type != "cuda":
         return None
     free, total = torch.cuda.mem_get_info(device)
-    # Memory that torch holds but does not use can serve the cache too.
+    # Memory that torch holds but does not use can serve the cache too, unless it belongs to the graph pool.
     held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    held = max(0, held - graph_pool(device).nbytes())
     left = int(total * utilization) - (total - free) + held - reserve_bytes
     if left <= 0:
         raise KVCacheError(

@@ -29,17 +29,20 @@ def measured_budget(runner: ModelRunner) -> int | None:
         runner.model.kv_cache_spec(),
         probe,
         max_num_seqs=config.max_num_seqs,
-        max_model_len=1,
+        max_model_len=runner.batch.max_seq_len,
         budget_bytes=None,
     )
     runner.allocate_kv_cache(layout)
     workspace = _peak_of_eager_steps(runner)
-    graphs = runner.measure_graph_bytes()
+    left = device_budget(
+        runner.device, config.kv_cache_config.gpu_memory_utilization, reserve_bytes=workspace
+    )
+    assert left is not None
+    # After the budget was taken: the pool keeps what the trial gave it, for the recordings to come.
+    left -= runner.measure_graph_bytes()
     runner.static_forward_context.kv_cache_data = {}
     torch.cuda.empty_cache()
-    return device_budget(
-        runner.device, config.kv_cache_config.gpu_memory_utilization, reserve_bytes=workspace + graphs
-    )
+    return left
 
 
 def _peak_of_eager_steps(runner: ModelRunner) -> int:
@@ -50,9 +53,9 @@ def _peak_of_eager_steps(runner: ModelRunner) -> int:
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats(runner.device)
     before = torch.cuda.memory_allocated(runner.device)
-    query_len = min(config.max_num_batched_tokens, runner.batch.tables.width * runner.batch.block_size)
-    num_seqs = min(config.max_num_seqs, config.max_num_batched_tokens // query_len)
-    runner.warm_up(num_seqs, query_len, is_prefill=True)
-    runner.warm_up(config.max_decode_seqs, config.max_query_len, is_prefill=False)
+    rows, longest = config.max_num_batched_tokens, runner.batch.max_seq_len
+    prompts = [min(longest, rows - start) for start in range(0, rows, longest)][: config.max_num_seqs]
+    runner.warm_up(prompts, is_prefill=True)
+    runner.warm_up([config.max_query_len] * config.max_decode_seqs, is_prefill=False)
     torch.cuda.synchronize(runner.device)
     return torch.cuda.max_memory_allocated(runner.device) - before

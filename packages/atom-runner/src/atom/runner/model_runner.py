@@ -7,7 +7,6 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import torch
-from atom.graphs.region_graph import ReqGraph, request_bucket
 
 from atom.graphs.dispatch import ForwardMode
 from atom.graphs.forward_context import (
@@ -17,6 +16,7 @@ from atom.graphs.forward_context import (
     reset_forward_context,
     set_forward_context,
 )
+from atom.graphs.region_graph import ReqGraph, request_bucket
 from atom.runner.capture import GraphCapture
 from atom.runner.input_batch import InputBatch
 from atom.runner.kv_cache import KVCacheLayout, allocate_kv_cache
@@ -24,17 +24,12 @@ from atom.runner.sampler import Sampler
 from atom.runner.stats import StepLog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from atom.config import Config, CUDAGraphMode
     from atom.runner.protocols import CausalLM, Progress
     from atom.runner.request import Request
     from atom.runner.scheduler import StepPlan
-
-
-def eager_mode(num_seqs: int, rows: int, reason: str) -> ForwardMode:
-    """The mode of a step that is run and not dispatched: nothing is padded and nothing replayed."""
-    return ForwardMode("eager", num_seqs, rows, token_graph=False, ubatch_split_bs=None, reason=reason)
 
 
 class ModelRunner:
@@ -207,13 +202,14 @@ class ModelRunner:
         """The replay of a request bucket."""
         return functools.partial(self.req_graph.replay, key)
 
+    def forward(self, running_tokens: int) -> torch.Tensor:
+        """Hidden states `[running_tokens, hidden]` of the first rows of the input buffers."""
+        return self.model(self.batch.input_ids[:running_tokens], self.batch.positions[:running_tokens])
+
     def full_forward(self, running_tokens: int) -> torch.Tensor:
         """The forward that a request graph records: from the input buffers into `forward_vars["outputs"]`."""
-        batch = self.batch
-        hidden_states = self.model(batch.input_ids[:running_tokens], batch.positions[:running_tokens])
         outputs = self.forward_vars["outputs"][:running_tokens]
-        outputs.copy_(hidden_states)
-        return outputs
+        return outputs.copy_(self.forward(running_tokens))
 
     @torch.inference_mode()
     def capture_cudagraph(self, progress: Progress | None = None) -> tuple[float, list[int]]:
@@ -230,14 +226,20 @@ class ModelRunner:
         return self._capture.sizes()
 
     @torch.inference_mode()
-    def warm_up(self, num_seqs: int, query_len: int, *, is_prefill: bool) -> None:
+    def warm_up(self, query_lens: Sequence[int], *, is_prefill: bool) -> None:
         """Run an eager step of sequences that lie in block 0, and every way of sampling from it."""
-        self.batch.fill_dummy(num_seqs, query_len)
-        rows = self.batch.num_tokens
+        num_seqs, rows = len(query_lens), sum(query_lens)
+        self.batch.fill_dummy(query_lens)
         self.batch.send(num_seqs, rows)
-        self.set_context(eager_mode(num_seqs, rows, "warm-up"), is_prefill=is_prefill)
+        mode = ForwardMode("eager", num_seqs, rows, token_graph=False, ubatch_split_bs=None, reason="warm-up")
+        self.set_context(mode, is_prefill=is_prefill)
         try:
             logits, _ = self.run_model(self.batch.input_ids[:rows])
         finally:
             reset_forward_context()
         self.sampler.warm_up(logits)
+
+    @torch.inference_mode()
+    def measure_graph_bytes(self) -> int:
+        """Device bytes that recording will take; see `GraphCapture.measure_bytes`."""
+        return self._capture.measure_bytes()
