@@ -40,6 +40,7 @@ app = typer.Typer(
     ),
     add_completion=False,
     rich_markup_mode=None,
+    pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 app.command(cls=Verb, epilog=GENERATE_EXAMPLES)(generate)

@@ -20,7 +20,7 @@ def models(
         bool, typer.Option("--json", help="One JSON object for each architecture, a line each.")
     ] = False,
 ) -> int:
-    """List what the installed model packages can run: architectures, and the package of each.
+    """List the architectures that can run, and the package each comes from.
 
     A package adds models through the entry-point group `atom.models`.
     """
