@@ -11,6 +11,7 @@ from torch import nn
 
 from atom.config import CacheSpec, CompilationConfig, Config, KVCacheConfig, ModelConfig
 from atom.graphs.forward_context import AttentionMetaData, get_forward_context
+from atom.graphs.region_graph import eager_region, token_graph
 from atom.runner import LLMEngine
 
 VOCAB, HIDDEN, HEADS, KV_HEADS, HEAD_DIM, LAYERS, MAX_LEN = 97, 32, 4, 2, 8, 2, 256
@@ -55,21 +56,41 @@ class TinyAttention(nn.Module):
         forward_context = get_forward_context()
         metadata: Any = forward_context.attn_metadata
         cache = forward_context.kv_cache_data[self.layer_name]
-        keys, values = cache.k_cache.flatten(0, 1), cache.v_cache.flatten(0, 1)
-        keys[metadata.slot_mapping] = k
-        values[metadata.slot_mapping] = v
-        output = torch.zeros_like(q)
-        block_size, row = cache.k_cache.shape[1], 0
-        for i, (query_len, seq_len) in enumerate(
-            zip(metadata.query_lens_host, metadata.seq_lens_host, strict=True)
-        ):
-            places = torch.arange(seq_len)
-            slots = metadata.block_tables[i][places // block_size].long() * block_size + places % block_size
-            output[row : row + query_len] = causal_attention(
-                q[row : row + query_len], keys[slots], values[slots]
-            )
-            row += query_len
-        return output
+        cache.k_cache.flatten(0, 1)[metadata.slot_mapping] = k
+        cache.v_cache.flatten(0, 1)[metadata.slot_mapping] = v
+        body = ragged_attention if metadata.request_bucket is None else bucket_attention
+        return body(q, cache.k_cache, cache.v_cache, metadata)
+
+
+def ragged_attention(q, k_cache, v_cache, metadata):
+    """Planned from the step's host lists, one sequence after the other; padding rows get zeros."""
+    output, block_size, row = torch.zeros_like(q), k_cache.shape[1], 0
+    for i, (query_len, seq_len) in enumerate(
+        zip(metadata.query_lens_host, metadata.seq_lens_host, strict=True)
+    ):
+        places = torch.arange(seq_len)
+        slots = metadata.block_tables[i][places // block_size].long() * block_size + places % block_size
+        rows = slice(row, row + query_len)
+        keys, values = k_cache.flatten(0, 1)[slots], v_cache.flatten(0, 1)[slots]
+        output[rows] = causal_attention(q[rows], keys, values)
+        row += query_len
+    return output
+
+
+def bucket_attention(q, k_cache, v_cache, metadata):
+    """Shapes from the bucket and the table's width, lengths from tensors: a bucket's work never changes."""
+    running_bs = metadata.request_bucket[0]
+    query = q.unflatten(0, (running_bs, -1)).transpose(1, 2)  # [bs, heads, rows, head_dim]
+    tables = metadata.block_tables.long()
+    k, v = (
+        cache[tables].flatten(1, 2).repeat_interleave(HEADS // KV_HEADS, dim=2).transpose(1, 2)
+        for cache in (k_cache, v_cache)
+    )
+    places, rows = torch.arange(k.shape[2]), torch.arange(query.shape[2])
+    last = (metadata.seq_lens[:, None] - query.shape[2] + rows)[:, None, :, None]  # what each row may see
+    scores = query @ k.transpose(2, 3) / HEAD_DIM**0.5
+    scores = scores.masked_fill(places > last.clamp(min=0), float("-inf"))
+    return (scores.softmax(-1) @ v).transpose(1, 2).flatten(0, 1)
 
 
 def rotate(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
@@ -142,9 +163,28 @@ class TinyLM(nn.Module):
         return tokens[len(prompt) : len(prompt) + num_tokens]
 
 
+@token_graph
+class MarkedLM(TinyLM):
+    """The same model as a recording unit, whose attention is an eager region."""
+
+    def __init__(self, *, bucket_fixed: bool = False, prefill_buckets: tuple[int, ...] = ()) -> None:
+        super().__init__()
+        self.prefill_buckets = list(prefill_buckets)
+        for layer in self.attention:
+            layer.attend = eager_region(layer.attend, bucket_fixed=bucket_fixed)
+
+    def prefill_token_buckets(self, config: Config) -> list[int]:
+        return self.prefill_buckets
+
+
 @pytest.fixture(scope="session")
 def tiny_lm() -> TinyLM:
     return TinyLM()
+
+
+@pytest.fixture
+def make_marked_lm():
+    return MarkedLM
 
 
 @pytest.fixture
@@ -181,10 +221,18 @@ def make_config():
 def make_engine(tiny_lm: TinyLM, make_config):
     """An engine around the tiny model."""
 
-    def make(*, eos_token_ids: tuple[int, ...] = (), tokenizer: Any = None, **settings: Any) -> LLMEngine:
+    def make(
+        *,
+        model: TinyLM | None = None,
+        eos_token_ids: tuple[int, ...] = (),
+        tokenizer: Any = None,
+        progress: Any = None,
+        **settings: Any,
+    ) -> LLMEngine:
         return LLMEngine.from_model(
             make_config(**settings),
-            tiny_lm,
+            model or tiny_lm,
+            progress=progress,
             vocab_size=VOCAB,
             max_model_len=MAX_LEN,
             eos_token_ids=eos_token_ids,

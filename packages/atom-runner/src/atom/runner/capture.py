@@ -1,7 +1,7 @@
 """Recording every bucket before the first request.
 
-Largest first: what a recording allocates is free again for the next one, so a ladder costs what its largest bucket
-costs.
+Largest first: what a recording allocates is free again for the next one, so a ladder costs what its largest
+bucket costs.
 """
 
 from __future__ import annotations
@@ -133,7 +133,8 @@ class GraphCapture:
         (graph or runner.req_graph).record(lambda: runner.full_forward(bs * query_len))
 
     def measure_bytes(self) -> int:
-        """Device bytes that recording all buckets will take, found by recording the largest one and dropping it.
+        """Device bytes that recording all buckets will take, found by recording the largest one and dropping
+        it.
 
         It is recorded twice: the second time shows what a recording costs beyond the memory that all share.
         """
