@@ -1,0 +1,216 @@
+"""What decode and prefill attention share: one query tile over a range of paged keys, and the merge of
+splits.
+
+A tile packs the query heads that share a kv head (the GQA group) with the query tokens: row m is token `m //
+GROUP`, head `kv_head * GROUP + m % GROUP`. Softmax is the running one in base 2. The range is walked in two
+loops: blocks that every row sees whole run without masks, the rest with them.
+"""
+# ruff: noqa: N803 - compile-time constants are upper case, Triton's own habit
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import triton.language as tl
+
+from atom.models.kernels.errors import KernelArgumentError
+from atom.models.kernels.jit import jit
+from atom.models.kernels.launch import Launcher
+
+if TYPE_CHECKING:
+    import torch
+
+
+LOG2_E = 1.4426950408889634
+
+
+@jit
+def attend(
+    q: tl.tensor,
+    seen: tl.tensor,
+    accumulator: tl.tensor,
+    row_max: tl.tensor,
+    row_sum: tl.tensor,
+    k_cache: tl.tensor,
+    v_cache: tl.tensor,
+    table: tl.tensor,
+    kv_head: tl.tensor,
+    begin: tl.tensor,
+    end: tl.tensor,
+    scale_log2: tl.tensor,
+    BLOCK_SIZE: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    DIM_BLOCK: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    MASKED: tl.constexpr,
+    PRECISION: tl.constexpr,
+) -> tl.tensor:
+    """Fold keys `[begin, end)` into the running softmax. Row m sees the keys below `seen[m]`."""
+    dim = tl.arange(0, DIM_BLOCK)
+    lane = tl.arange(0, BLOCK_N)
+    for start in tl.range(begin, end, BLOCK_N):
+        token = start + lane
+        if MASKED:
+            live = token < end
+            block = tl.load(table + token // BLOCK_SIZE, mask=live, other=0)
+        else:
+            block = tl.load(table + token // BLOCK_SIZE)
+        cell = (block.to(tl.int64) * BLOCK_SIZE + token % BLOCK_SIZE) * (
+            KV_HEADS * HEAD_DIM
+        ) + kv_head * HEAD_DIM
+        if MASKED:
+            # dead lanes must load zeros: a NaN left in a cache block would survive a weight of 0
+            inside = live[:, None] & (dim < HEAD_DIM)[None, :]
+            k = tl.load(k_cache + cell[:, None] + dim[None, :], mask=inside, other=0.0)
+            v = tl.load(v_cache + cell[:, None] + dim[None, :], mask=inside, other=0.0)
+        elif DIM_BLOCK != HEAD_DIM:
+            inside = (dim < HEAD_DIM)[None, :]
+            k = tl.load(k_cache + cell[:, None] + dim[None, :], mask=inside, other=0.0)
+            v = tl.load(v_cache + cell[:, None] + dim[None, :], mask=inside, other=0.0)
+        else:
+            k = tl.load(k_cache + cell[:, None] + dim[None, :])
+            v = tl.load(v_cache + cell[:, None] + dim[None, :])
+        scores = tl.dot(q, tl.trans(k.to(q.dtype)), input_precision=PRECISION) * scale_log2
+        if MASKED:
+            scores = tl.where(live[None, :] & (token[None, :] < seen[:, None]), scores, float("-inf"))
+        new_max = tl.maximum(row_max, tl.max(scores, axis=1))
+        anchor = new_max
+        if MASKED:
+            anchor = tl.where(new_max == float("-inf"), 0.0, new_max)  # a row that has seen nothing yet
+        weights = tl.exp2(scores - anchor[:, None])
+        decay = tl.exp2(row_max - anchor)
+        row_sum = row_sum * decay + tl.sum(weights, axis=1)
+        accumulator = tl.dot(
+            weights.to(q.dtype), v.to(q.dtype), acc=accumulator * decay[:, None], input_precision=PRECISION
+        )
+        row_max = new_max
+    return accumulator, row_max, row_sum
+
+
+@jit
+def attend_range(
+    q: tl.tensor,
+    seen: tl.tensor,
+    all_see: tl.tensor,
+    k_cache: tl.tensor,
+    v_cache: tl.tensor,
+    table: tl.tensor,
+    kv_head: tl.tensor,
+    begin: tl.tensor,
+    end: tl.tensor,
+    scale_log2: tl.tensor,
+    BLOCK_SIZE: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    DIM_BLOCK: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    PRECISION: tl.constexpr,
+) -> tl.tensor:
+    """Softmax-weighted values of keys `[begin, end)`, divided by the weights' sum, and the base-2 log of that
+    sum.
+
+    Every row sees the keys below `all_see`. A row that sees no key gets zeros and -inf.
+    """
+    accumulator = tl.zeros([BLOCK_M, DIM_BLOCK], dtype=tl.float32)
+    row_max = tl.full([BLOCK_M], float("-inf"), dtype=tl.float32)
+    row_sum = tl.zeros([BLOCK_M], dtype=tl.float32)
+    whole = tl.maximum(tl.minimum(end, all_see) - begin, 0) // BLOCK_N * BLOCK_N
+    accumulator, row_max, row_sum = attend(
+        q, seen, accumulator, row_max, row_sum, k_cache, v_cache, table, kv_head, begin, begin + whole,
+        scale_log2, BLOCK_SIZE, KV_HEADS, HEAD_DIM, DIM_BLOCK, BLOCK_N, False, PRECISION,
+    )  # fmt: skip
+    accumulator, row_max, row_sum = attend(
+        q, seen, accumulator, row_max, row_sum, k_cache, v_cache, table, kv_head, begin + whole, end,
+        scale_log2, BLOCK_SIZE, KV_HEADS, HEAD_DIM, DIM_BLOCK, BLOCK_N, True, PRECISION,
+    )  # fmt: skip
+    saw = row_sum > 0
+    divisor = tl.where(saw, row_sum, 1.0)
+    log_sum = tl.where(saw, row_max + tl.log2(divisor), float("-inf"))
+    return accumulator / divisor[:, None], log_sum
+
+
+@jit
+def split_range(
+    split: tl.tensor, length: tl.tensor, SPLITS: tl.constexpr, BLOCK_N: tl.constexpr
+) -> tl.tensor:
+    """This split's share `[begin, end)` of `length` keys, in whole blocks; empty where there is none left."""
+    share = tl.cdiv(tl.cdiv(length, SPLITS), BLOCK_N) * BLOCK_N
+    begin = split * share
+    return begin, tl.minimum(begin + share, length)
+
+
+@jit
+def _merge_kernel(
+    partial: tl.tensor,
+    log_sums: tl.tensor,
+    out: tl.tensor,
+    v_scale: tl.tensor,
+    OUT_STRIDE: tl.constexpr,
+    HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    DIM_BLOCK: tl.constexpr,
+    SPLITS: tl.constexpr,
+    SPLIT_BLOCK: tl.constexpr,
+) -> None:
+    row = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1)
+    dim = tl.arange(0, DIM_BLOCK)
+    split = tl.arange(0, SPLIT_BLOCK)
+    entry = (row * HEADS + head) * SPLITS + split
+    log_sum = tl.load(log_sums + entry, mask=split < SPLITS, other=float("-inf"))
+    live = log_sum > float("-inf")
+    top = tl.max(log_sum, axis=0)
+    weight = tl.where(live, tl.exp2(log_sum - tl.where(top > float("-inf"), top, 0.0)), 0.0)
+    # dead splits were never written: their memory is not read
+    inside = live[:, None] & (dim < HEAD_DIM)[None, :]
+    values = tl.load(partial + entry[:, None] * HEAD_DIM + dim[None, :], mask=inside, other=0.0)
+    total = tl.sum(weight, axis=0)
+    merged = tl.sum(values * weight[:, None], axis=0) / tl.where(total > 0, total, 1.0) * v_scale
+    target = out + row * OUT_STRIDE + head * HEAD_DIM + dim
+    tl.store(target, merged.to(out.dtype.element_ty), mask=dim < HEAD_DIM)
+
+
+_launch_merge = Launcher(_merge_kernel)
+
+
+def merge_splits(partial: torch.Tensor, log_sums: torch.Tensor, out: torch.Tensor, v_scale: float) -> None:
+    """Merge `partial` float32 `[rows, heads, splits, head_dim]` by `log_sums` `[rows, heads, splits]` into
+    `out`.
+
+    A split whose log-sum is -inf saw nothing and is not read; a row with none but such splits becomes zeros.
+    """
+    rows, heads, splits, head_dim = partial.shape
+    dim_block = 1 << (head_dim - 1).bit_length()
+    split_block = 1 << (splits - 1).bit_length()
+    _launch_merge(
+        (rows, heads, 1),
+        (partial, log_sums, out, v_scale),
+        (out.stride(0), heads, head_dim, dim_block, splits, split_block),
+        num_warps=2,
+    )
+
+
+def check_attention(
+    query: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, out: torch.Tensor
+) -> None:
+    """Refuse shapes and layouts no attention launch could be right for."""
+    heads, head_dim = query.shape[1:]
+    if k_cache.shape != v_cache.shape or k_cache.shape[3] != head_dim or heads % k_cache.shape[2]:
+        raise KernelArgumentError(
+            f"attention: caches {tuple(k_cache.shape)} and {tuple(v_cache.shape)} do not fit {heads} query "
+            f"heads: want [num_blocks, block_size, kv_heads, {head_dim}] with kv_heads dividing {heads}"
+        )
+    if not (k_cache.is_contiguous() and v_cache.is_contiguous()):
+        raise KernelArgumentError("attention: the caches must be dense")
+    for name, tensor in (("query", query), ("out", out)):
+        if (
+            tensor.shape != query.shape
+            or tensor.stride(2) != 1
+            or (heads > 1 and tensor.stride(1) != head_dim)
+        ):
+            raise KernelArgumentError(
+                f"attention: {name} must be {tuple(query.shape)} with dense heads, got {tuple(tensor.shape)} "
+                f"with strides {tensor.stride()}"
+            )

@@ -1,0 +1,79 @@
+"""Greedy choice and temperature, top-k, top-p and min-p sampling."""
+
+from __future__ import annotations
+
+import torch
+
+from atom.models.kernels.reference.precision import widen
+
+_REACH = 30.0
+_KEY_STEP = (0x9E3779B9, 0xBB67AE85)
+_ROUND = (0xD2511F53, 0xCD9E8D57)
+_LOW = 0xFFFFFFFF
+
+
+def greedy(logits: torch.Tensor) -> torch.Tensor:
+    """The first token of largest logit in each row of `[rows, vocab]`; int64 `[rows]`."""
+    top = logits.max(dim=1, keepdim=True).values
+    return (logits == top).int().argmax(dim=1)
+
+
+def sample(
+    logits: torch.Tensor,
+    *,
+    temperature: torch.Tensor,
+    top_k: torch.Tensor,
+    top_p: torch.Tensor,
+    min_p: torch.Tensor,
+    seeds: torch.Tensor,
+    steps: torch.Tensor,
+) -> torch.Tensor:
+    """One token a row of `[rows, vocab]`; int64 `[rows]`. A row of temperature 0 is greedy.
+
+    Computes in float64 where `logits` are, else in float32. Ties at a cut are kept.
+    """
+    values = widen(logits)
+    hot = temperature > 0
+    heat = torch.where(hot, temperature, 1.0).to(values.dtype)[:, None]
+    distance = (values.max(dim=1, keepdim=True).values - values) / heat
+    weight = torch.exp(-distance)
+    kept = distance <= _REACH
+    kept &= weight >= min_p[:, None]
+
+    ordered, order = distance.sort(dim=1, stable=True)
+    position = torch.arange(values.shape[1], device=values.device)
+    last = (top_k.long() - 1).clamp(0, values.shape[1] - 1)[:, None]
+    kept &= (top_k <= 0)[:, None] | (distance <= ordered.gather(1, last))
+
+    # top-p: up to the first token at which the running share of what is left reaches it
+    running = torch.where(kept, weight, 0.0).gather(1, order).cumsum(dim=1)
+    enough = running >= top_p.to(values.dtype)[:, None] * running[:, -1:]
+    edge = torch.where(enough, position, values.shape[1] - 1).min(dim=1, keepdim=True).values
+    kept &= (top_p >= 1)[:, None] | (distance <= ordered.gather(1, edge))
+
+    final = torch.where(kept, weight, 0.0)
+    running = final.cumsum(dim=1)
+    draw = uniform(seeds, steps).to(values.dtype)[:, None] * running[:, -1:]
+    drawn = (running <= draw).sum(dim=1).clamp(max=values.shape[1] - 1)
+    return torch.where(hot, drawn, greedy(logits))
+
+
+def uniform(seeds: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
+    """float32 in [0, 1) `[rows]`: first word of Philox-4x32-10 (Salmon et al. 2011), of seed and step."""
+    key = [seeds & _LOW, (seeds >> 32) & _LOW]
+    zero = torch.zeros_like(seeds)
+    counter = [steps & _LOW, zero, zero, zero]
+    for _ in range(10):
+        high_0, low_0 = _multiply(counter[0], _ROUND[0])
+        high_2, low_2 = _multiply(counter[2], _ROUND[1])
+        counter = [high_2 ^ counter[1] ^ key[0], low_2, high_0 ^ counter[3] ^ key[1], low_0]
+        key = [(key[0] + _KEY_STEP[0]) & _LOW, (key[1] + _KEY_STEP[1]) & _LOW]
+    word = torch.where(counter[0] > 0x7FFFFFFF, _LOW - counter[0], counter[0])  # fold to 31 bits
+    return word.to(torch.float32) * torch.tensor(4.6566127342e-10, dtype=torch.float32)
+
+
+def _multiply(a: torch.Tensor, b: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """High and low words of a 32 by 32 bit product, in int64 that would overflow if multiplied at once."""
+    low_part = a * (b & 0xFFFF)
+    high_part = a * (b >> 16) + (low_part >> 16)
+    return high_part >> 16, ((high_part & 0xFFFF) << 16) | (low_part & 0xFFFF)
