@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from atom.graphs.address import over
 from atom.graphs.errors import RegionResultError
 from atom.graphs.placement import Placement
 from atom.graphs.recording import RegionNode
@@ -42,33 +43,50 @@ def frozen_call(
     frozen_args = map_tensors(args, pool.view)
     frozen_kwargs = map_tensors(kwargs, pool.view)
     if holds_mutable_container(frozen_args) or holds_mutable_container(tuple(frozen_kwargs.values())):
-        # The callee may write into a list or dict it was given; each call gets its own.
-        return lambda: fn(*fresh_containers(frozen_args), **fresh_containers(frozen_kwargs))
+        # The callee may write into a list or dict of tensors it was given; each call gets its own.
+        given, named = fresh_containers(frozen_args), fresh_containers(frozen_kwargs)
+        return lambda: fn(*fresh_containers(given), **fresh_containers(named))
     return partial(fn, *frozen_args, **frozen_kwargs)
 
 
-def cross(
-    region: Region, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, pool: GraphPool
-) -> tuple[RegionNode, Callable[[], Any], Any]:
-    """Binds a region that has just run: its node, its call at each replay, and its result for the next
-    segment.
+class Crossing:
+    """One region's passage: made before it runs, since it may change the containers it is given."""
 
-    A result lying in an argument, or in memory that somebody else holds, keeps its address and costs
-    nothing; a result the region made is placed in the pool, and each replay copies there.
-    """
-    placed = _place(result, [*tensors_in(args), *tensors_in(kwargs)], pool)
-    handed = iter([sink.tensor for sink in placed])
-    recorded = map_tensors(result, lambda _: next(handed))
-    sinks = [Sink(pool.view(sink.tensor), sink.address, sink.bridged, sink.in_argument) for sink in placed]
-    node = RegionNode(
-        name=region.name,
-        bucket_fixed=region.bucket_fixed,
-        inputs=len(tensors_in(args)) + len(tensors_in(kwargs)),
-        outputs=len(sinks),
-        bridge_bytes=sum(s.tensor.numel() * s.tensor.element_size() for s in sinks if s.bridged),
-    )
-    call = frozen_call(region.fn, args, kwargs, pool)
-    return node, _deliverer(region.name, call, result, sinks), recorded
+    def __init__(
+        self, region: Region, args: tuple[Any, ...], kwargs: dict[str, Any], pool: GraphPool
+    ) -> None:
+        self._region, self._pool = region, pool
+        self._call = frozen_call(region.fn, args, kwargs, pool)
+        self.arguments = tensors_in((args, kwargs))
+
+    def bind(self, results: list[Any]) -> tuple[RegionNode, Callable[[], Any], Any]:
+        """The region's node, its call at each replay, and its result for the next segment, once it has run.
+
+        A result lying in an argument, or in memory that somebody else holds, keeps its address and costs
+        nothing; a result the region made is placed in the pool, and each replay copies there.
+
+        Args:
+            results: The one result, taken out of the list: whether anybody else holds it can only be told
+                once nobody here does.
+        """
+        result = _aliased(results)
+        placed = _place(result, self.arguments, self._pool)
+        handed = iter([sink.tensor for sink in placed])
+        recorded = map_tensors(result, lambda _: next(handed))
+        sinks = [Sink(self._pool.view(s.tensor), s.address, s.bridged, s.in_argument) for s in placed]
+        node = RegionNode(
+            name=self._region.name,
+            bucket_fixed=self._region.bucket_fixed,
+            inputs=len(self.arguments),
+            outputs=len(sinks),
+            bridge_bytes=sum(s.tensor.numel() * s.tensor.element_size() for s in sinks if s.bridged),
+        )
+        return node, _deliverer(self._region.name, self._call, result, sinks), recorded
+
+
+def _aliased(results: list[Any]) -> Any:
+    """The result taken out of `results`, each tensor replaced by one of our own over the same memory."""
+    return map_tensors(results.pop(), lambda t: over(t, int(t.storage_offset()) * t.element_size(), t))
 
 
 def _place(result: Any, arguments: Sequence[torch.Tensor], pool: GraphPool) -> list[Sink]:

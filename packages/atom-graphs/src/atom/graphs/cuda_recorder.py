@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from atom.graphs.capture_info import captured_nodes
-from atom.graphs.crossing import cross
+from atom.graphs.crossing import Crossing
 from atom.graphs.generators import registered_generators
 from atom.graphs.inlining import check_inline
 from atom.graphs.pool import graph_pool, with_index
@@ -99,10 +99,11 @@ class CUDARecorder:
         self._end_segment(region.name)
         capture.place = f"node {len(capture.nodes)} (region {region.name})"
         self._watch.enter_node(f"region {region.name}", in_region=True)
+        crossing = Crossing(region, args, kwargs, self.pool)
         with suspended():
-            result = region.fn(*args, **kwargs)
+            results = [region.fn(*args, **kwargs)]
         self._watch.check_joined(region.name)
-        node, call, recorded = cross(region, args, kwargs, result, self.pool)
+        node, call, recorded = crossing.bind(results)
         capture.nodes.append(node)
         capture.calls.append(call)
         capture.place = f"node {len(capture.nodes)} (segment after region {region.name})"

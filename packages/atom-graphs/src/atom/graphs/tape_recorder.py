@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from atom.graphs.crossing import cross, frozen_call
+from atom.graphs.crossing import Crossing, frozen_call
 from atom.graphs.errors import RegionRefusedError, TapeRefusedError
 from atom.graphs.inlining import check_inline
 from atom.graphs.marks import host_data, is_host_data
@@ -120,10 +120,11 @@ class TapeRecorder:
         self._end_segment()
         tape.place = f"node {len(tape.nodes)} (region {region.name})"
         with suspended(), without_function_mode(self._function_mode), without_op_mode(self._op_mode):
-            result = region.fn(*args, **kwargs)
+            crossing = Crossing(region, args, kwargs, self._pool)
+            tape.pinned.update(t.untyped_storage().data_ptr() for t in crossing.arguments)
+            results = [region.fn(*args, **kwargs)]
             self._pool.arena.maker = f"region {region.name}, called at {source_line()}"
-            node, call, recorded = cross(region, args, kwargs, result, self._pool)
-        tape.pinned.update(t.untyped_storage().data_ptr() for t in tensors_in((args, kwargs)))
+            node, call, recorded = crossing.bind(results)
         tape.nodes.append(node)
         tape.calls.append(call)
         tape.place = f"node {len(tape.nodes)} (segment after region {region.name})"
@@ -134,11 +135,13 @@ class TapeRecorder:
         outer, tape.inside_opaque = tape.inside_opaque, True
         try:
             with without_function_mode(self._function_mode), without_op_mode(self._op_mode):
-                result = fn(*args, **kwargs)
                 if outer:
-                    return result
+                    return fn(*args, **kwargs)
+                call = frozen_call(fn, args, kwargs, self._pool)
+                inputs = tensors_in((args, kwargs))
+                result = fn(*args, **kwargs)
                 name = getattr(fn, "__qualname__", type(fn).__name__)
-                return self._write_down(name, fn, args, kwargs, result, mutates=True)
+                return self._write_down(name, lambda: call, inputs, result)
         finally:
             tape.inside_opaque = outer
 
@@ -161,8 +164,13 @@ class TapeRecorder:
             self._tape.running.pop()
         if op.region is not None:
             return result
-        call = partial(_then_wait, func) if func.namespace == "c10d" else func
-        return self._write_down(str(func), call, args, kwargs, result, mutates=func._schema.is_mutable)
+        if func in _ALLOCATIONS:
+            return self._write_down(str(func), None, tensors, result)
+        fn = partial(_then_wait, func) if func.namespace == "c10d" else func
+        made_nothing = not func._schema.is_mutable and not self._made(result, tensors)
+        if made_nothing:
+            return result  # a view: its address is as fixed as its base's
+        return self._write_down(str(func), lambda: frozen_call(fn, args, kwargs, self._pool), tensors, result)
 
     def _on_host(self, tensor: torch.Tensor) -> bool:
         return is_host_data(tensor) or tensor.device.type != self._device.type
@@ -192,32 +200,36 @@ class TapeRecorder:
                 "with @eager_region"
             )
 
+    def _made(self, result: Any, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The tensors of a result that lie in no input."""
+        of_inputs = {t.untyped_storage().data_ptr() for t in inputs if t.numel()}
+        return [
+            t for t in tensors_in(result) if t.numel() and t.untyped_storage().data_ptr() not in of_inputs
+        ]
+
     def _write_down(
         self,
         name: str,
-        fn: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        freeze: Callable[[], Callable[[], Any]] | None,
+        inputs: Sequence[torch.Tensor],
         result: Any,
-        *,
-        mutates: bool,
     ) -> Any:
-        """Notes a call that has just run; what it made moves to the pool, where each replay puts it again."""
+        """Notes a call that has just run; what it made moves to the pool, where each replay puts it again.
+
+        Without `freeze` there is nothing to make again: the call only gave memory.
+        """
         outs = tensors_in(result)
         if outs and all(t.device.type != self._device.type for t in outs):
             return result
-        inputs = {t.untyped_storage().data_ptr() for t in tensors_in((args, kwargs)) if t.numel()}
-        made = [o for o in outs if o.numel() and o.untyped_storage().data_ptr() not in inputs]
-        if not made and not mutates:
-            return result  # a view: its address is as fixed as its base's
-        if any(o.layout is not torch.strided for o in made):
+        made = self._made(result, inputs)
+        if any(t.layout is not torch.strided for t in made):
             raise refuse(name, "its result is not a strided tensor")
         self._pool.arena.maker = f"{name} at {source_line()}"
         placement = Placement(self._pool, made)
-        placed = {id(o): placement.copy(o) for o in made}
-        if fn not in _ALLOCATIONS:
-            sinks = [self._pool.view(placed[id(o)]) if id(o) in placed else None for o in outs]
-            self._tape.ops.append(_taped(frozen_call(fn, args, kwargs, self._pool), result, sinks))
+        placed = {id(t): placement.copy(t) for t in made}
+        if freeze is not None:
+            sinks = [self._pool.view(placed[id(t)]) if id(t) in placed else None for t in outs]
+            self._tape.ops.append(_taped(freeze(), result, sinks))
         return map_tensors(result, lambda t: placed.get(id(t), t))
 
     def _end_segment(self) -> None:
