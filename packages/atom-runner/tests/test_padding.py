@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from atom.config import CompilationConfig
 from atom.runner import SamplingParams
 
 BLOCK, STEPS = 4, 64
@@ -47,15 +48,47 @@ def padded_to_8(monkeypatch):
     return apply
 
 
+def eager(make_engine, make_marked_lm, padded_to_8, **settings):
+    engine = make_engine(**settings)
+    padded_to_8(engine.runner)
+    return engine
+
+
+def recorded(mode, *, bucket_fixed):
+    def make(make_engine, make_marked_lm, padded_to_8, **settings):
+        return make_engine(
+            model=make_marked_lm(bucket_fixed=bucket_fixed),
+            compilation=CompilationConfig(cudagraph_mode=mode, cudagraph_capture_sizes=[8]),
+            **settings,
+        )
+
+    return make
+
+
+WAYS = {
+    "eager": eager,
+    "token": recorded("tr_hybrid", bucket_fixed=False),
+    "request": recorded("tr_hybrid", bucket_fixed=True),
+    "full": recorded("full", bucket_fixed=True),
+}
+
+
 @pytest.mark.parametrize("live", [5, 1])
+@pytest.mark.parametrize("way", WAYS)
 def test_a_padded_decode_step_changes_only_the_live_rows_slots(
-    make_engine, tiny_lm, prompts, padded_to_8, live
+    make_engine, make_marked_lm, tiny_lm, prompts, padded_to_8, live, way
 ):
     mine = prompts[3 : 3 + live]
     # Exactly as many blocks as the requests need: the last one and the first one belong to somebody.
     needed = sum(-(-(len(prompt) + STEPS) // BLOCK) for prompt in mine)
-    engine = make_engine(num_kv_blocks=needed, block_size=BLOCK, max_num_batched_tokens=64)
-    padded_to_8(engine.runner)
+    engine = WAYS[way](
+        make_engine,
+        make_marked_lm,
+        padded_to_8,
+        num_kv_blocks=needed,
+        block_size=BLOCK,
+        max_num_batched_tokens=64,
+    )
     for prompt in mine:
         engine.add_request(prompt, SamplingParams(max_tokens=STEPS + 1))
     engine.step()
@@ -63,14 +96,15 @@ def test_a_padded_decode_step_changes_only_the_live_rows_slots(
     for _ in range(STEPS):
         before = copies(engine.runner)
         outputs = engine.step()
-        batch = engine.runner.batch
-        expected = set(batch.slot_mapping[:live].tolist())
+        expected = set(engine.runner.batch.slot_mapping[:live].tolist())
         assert len(expected) == live
         for slots in changed_slots(engine.runner, before).values():
             assert slots == expected
         answers |= {output.request_id: output.token_ids for output in outputs if output.finished}
     assert engine.scheduler.blocks.num_free == needed  # all ended in this step
     assert list(answers.values()) == [tiny_lm.dense_greedy(prompt, STEPS + 1) for prompt in mine]
+    kinds = {replay.kind for replay in engine.stats().replays if replay.phase == "decode"}
+    assert kinds == {{"full": "request"}.get(way, way)}
 
 
 def test_a_dummy_step_without_live_rows_changes_no_requests_slot(make_engine, prompts):
