@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gguf
-import numpy as np
 import pytest
 import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import numpy as np
 
 HfCheckpoint = tuple[Path, dict[str, Any], dict[str, torch.Tensor]]
 
 
 @pytest.fixture
 def save_llama(tmp_path: Path) -> Callable[..., HfCheckpoint]:
-    """Saves a random Llama the way transformers does; returns its folder, `config.json` fields and weights."""
+    """Saves a random Llama as transformers does; returns its folder, `config.json` fields and weights."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     def save(folder: str = "hf", **fields: Any) -> HfCheckpoint:
@@ -170,13 +173,13 @@ class GGUFBytes:
         return head + b"\0" * (-len(head) % alignment) + self.data
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def gguf_bytes() -> type[GGUFBytes]:
     """Builder of GGUF files by hand."""
     return GGUFBytes
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def safetensors_bytes() -> Callable[..., bytes]:
     """Builds a safetensors file from the text of its header."""
 

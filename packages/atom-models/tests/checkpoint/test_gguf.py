@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gguf
 import numpy as np
@@ -14,6 +12,10 @@ import torch
 from atom.models.checkpoint import open_checkpoint
 from atom.models.checkpoint.gguf import open_gguf, unpermute_rows
 from atom.models.errors import CorruptCheckpointError, UnsupportedCheckpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 Q8_0 = gguf.GGMLQuantizationType.Q8_0
 F16, BF16 = gguf.GGMLQuantizationType.F16, gguf.GGMLQuantizationType.BF16

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gguf
 import pytest
@@ -11,6 +9,10 @@ import torch
 from atom.models.checkpoint.gguf import open_gguf
 from atom.models.checkpoint.gguf_fields import shortest
 from atom.models.errors import CorruptCheckpointError, UnsupportedCheckpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 
 def test_the_real_files_configuration(smollm2_path: Path) -> None:

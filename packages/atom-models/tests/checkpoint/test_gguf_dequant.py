@@ -16,7 +16,8 @@ BLOCK_FORMATS = [type_ for type_ in SUPPORTED.values() if type_.name not in FLOA
 def random_blocks(type_: GGUFType, count: int) -> np.ndarray:
     """Random bytes, with every float16 that a block format keeps in a known place made finite."""
     raw = np.random.default_rng(0).integers(0, 256, (count, type_.block_bytes), dtype=np.uint8)
-    # Scales are at the front or at the back; clearing the top exponent bit of both ends' halves keeps them finite.
+    # Scales are at the front or at the back; clearing the top exponent bit of both ends' halves keeps them
+    # finite.
     for byte in (1, 3, -1, -3):
         raw[:, byte] &= 0b1011_1111
     return raw

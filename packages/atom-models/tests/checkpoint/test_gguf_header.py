@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import array
 import struct
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from atom.models.checkpoint.gguf_header import GGUFHeader, read_gguf_header
 from atom.models.errors import CorruptCheckpointError, UnsupportedCheckpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @pytest.fixture
@@ -84,7 +86,7 @@ def test_a_file_may_end_with_its_last_tensor_or_after_its_padding_but_not_betwee
         with pytest.raises(CorruptCheckpointError, match="inside the padding after tensor 'a'"):
             parse(file.build())
     file.data = bytes(11)
-    with pytest.raises(CorruptCheckpointError, match="tensor 'a' ends at byte .* cut off"):
+    with pytest.raises(CorruptCheckpointError, match=r"tensor 'a' ends at byte .* cut off"):
         parse(file.build())
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gguf
 import numpy as np
@@ -14,6 +13,9 @@ import torch
 from atom.models.checkpoint.gguf import open_gguf
 from atom.models.checkpoint.gguf_rope import llama3_divisors, rope_wavelengths
 from atom.models.errors import CorruptCheckpointError, UnsupportedCheckpointError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def public_divisors(

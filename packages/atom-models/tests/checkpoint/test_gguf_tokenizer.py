@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import array
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import gguf
 import pytest
 import tokenizers
 import torch
@@ -17,13 +15,20 @@ from transformers import AutoTokenizer
 
 from atom.models.checkpoint.gguf import open_gguf
 from atom.models.checkpoint.gguf_tokenizer import read_gguf_tokenizer
-from atom.models.checkpoint.tokenizer_data import TokenizerData
 from atom.models.errors import CorruptCheckpointError, UnsupportedCheckpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import gguf
+
+    from atom.models.checkpoint.tokenizer_data import TokenizerData
 
 TEXTS = {
     "plain": "The quick brown fox jumps over the lazy dog, doesn't it? I'LL say WE'RE done.",
     "numbers": "In 2024 there were 1234567 of them (3.14 or 0x1F), up 12% from $99,999.00!",
-    "multi-byte": "naïve café, Straße, Ångström, Привет мир, 東京都に行きました, 안녕하세요, مرحبا بالعالم, שלום",
+    "multi-byte": "naïve café, Straße, Ångström, Привет мир, 東京都に行きました, 안녕하세요, مرحبا بالعالم, "
+    "שלום",
     "emoji": "🎉 party 👩‍👩‍👧‍👦 family 🇫🇷🇯🇵 flags 👍🏽 and ♥️ hearts ㊗",
     "combining": "e\u0301 vs é; ﬁ ligature; A\u030a; №5 and ™",
     "code": "def f(x):\n\tif x > 1:\n        return [i**2 for i in range(x)]  # squares\n\n\nprint(f(3))\n",
@@ -79,7 +84,8 @@ def test_smollm2_special_tokens_and_template_equal_transformers(smollm2: Any) ->
     "text", [*TEXTS.values(), "x =    42", "\n    7 items", "area in m ², ½ of it", "  1. first\n  2. second"]
 )
 def test_smollm2_cuts_every_digit_out_first_as_its_merges_were_learned(text: str, smollm2: Any) -> None:
-    # transformers' GGUF conversion leaves this step out, so a digit after a run of spaces gets other ids there.
+    # transformers' GGUF conversion leaves this step out, so a digit after a run of spaces gets other ids
+    # there.
     data, own, _ = smollm2
     learned = json.loads(data.json)
     reference = tokenizers.Tokenizer(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import tokenizers
@@ -12,6 +11,9 @@ import tokenizers
 from atom.models.checkpoint.gguf import open_gguf
 from atom.models.checkpoint.hf_tokenizer import read_hf_tokenizer
 from atom.models.errors import CorruptCheckpointError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +49,7 @@ def test_what_transformers_saves_is_read_back(smollm2_path: Path, tmp_path: Path
 
 @pytest.mark.parametrize("stored_with_bos", [True, False])
 @pytest.mark.parametrize("setting", [True, False, None])
-def test_an_explicit_setting_decides_about_the_start_token_as_in_transformers(
+def test_the_stored_description_decides_about_the_start_token_as_in_transformers(
     setting: bool | None, stored_with_bos: bool, description: dict[str, Any], tmp_path: Path
 ) -> None:
     from transformers import PreTrainedTokenizerFast
@@ -69,7 +71,7 @@ def test_an_explicit_setting_decides_about_the_start_token_as_in_transformers(
     public = PreTrainedTokenizerFast.from_pretrained(tmp_path)
     ids = tokenizers.Tokenizer.from_str(data.json).encode("Hi there").ids
     assert ids == public("Hi there")["input_ids"]
-    assert data.add_bos is (ids[0] == 1)
+    assert data.add_bos is (ids[0] == 1) is stored_with_bos
     assert data.eos_token == "<|im_end|>"
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -13,6 +12,10 @@ from safetensors.torch import save_file
 from atom.models.checkpoint.safetensors import open_safetensors
 from atom.models.checkpoint.safetensors_header import DTYPES, read_safetensors_header
 from atom.models.errors import CorruptCheckpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 A, B, C = (
     torch.arange(6.0).view(2, 3),

@@ -32,24 +32,18 @@ _LOADING = "Loading weights"
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """Where an architecture's classes are; they are imported when a model is built.
+    """Where an architecture's class is; it is imported when a model is built.
 
-    A model is a folder with `config.py` and `model.py`. The configuration has `from_hf(config, path)`; the
-    model is made by `(config, atom_config=, device=, dtype=)` and filled by `load_weights(checkpoint,
-    progress=)`.
+    The class names its `config_class`, which has `from_hf(config)`; it is made by `(config, atom_config=,
+    device=, dtype=)` and filled by `load_weights(checkpoint, progress=)`.
     """
 
-    package: str
-    model_class: str
-    config_class: str
+    module: str
+    class_name: str
 
-    def load_model_class(self) -> Any:
-        """The model's class."""
-        return getattr(importlib.import_module(f"{self.package}.model"), self.model_class)
-
-    def load_config_class(self) -> Any:
-        """The class of the model's own configuration."""
-        return getattr(importlib.import_module(f"{self.package}.config"), self.config_class)
+    def load(self) -> Any:
+        """The class."""
+        return getattr(importlib.import_module(self.module), self.class_name)
 
 
 class AtomModels:
@@ -88,13 +82,14 @@ class AtomModels:
             ModelConfigError: its configuration describes no model that can be built.
             WeightsError: its tensors do not fit the model.
         """
-        architecture = self._architecture_of(checkpoint)
-        config = architecture.load_config_class().from_hf(checkpoint.config, checkpoint.path)
+        model_class = self._architecture_of(checkpoint).load()
         try:
-            model = architecture.load_model_class()(
-                config, atom_config=atom_config, device=device, dtype=dtype
-            )
-        except LayerArgumentError as error:  # a layer knows the setting, but not the file it came from
+            config = model_class.config_class.from_hf(checkpoint.config)
+            model = model_class(config, atom_config=atom_config, device=device, dtype=dtype)
+        except (
+            ModelConfigError,
+            LayerArgumentError,
+        ) as error:  # they know the setting, not where it came from
             raise ModelConfigError(f"{checkpoint.path}: {error}") from error
         with _reporting(progress) as report:
             model.load_weights(checkpoint, progress=report)
@@ -126,6 +121,4 @@ def _reporting(progress: LoadProgress | None) -> AbstractContextManager[Progress
     return nullcontext(report)
 
 
-provider = AtomModels(
-    {"LlamaForCausalLM": Architecture("atom.models.llama", "LlamaForCausalLM", "LlamaConfig")},
-)
+provider = AtomModels({"LlamaForCausalLM": Architecture("atom.models.llama.model", "LlamaForCausalLM")})

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 from atom.models.checkpoint.json_document import parse_object, read_object, read_text
 from atom.models.checkpoint.names import shown
-from atom.models.checkpoint.tokenizer_data import TokenizerData, starts_with, template_post_processor
+from atom.models.checkpoint.tokenizer_data import TokenizerData, starts_with
 from atom.models.errors import CorruptCheckpointError
 
 if TYPE_CHECKING:
@@ -35,45 +34,15 @@ def read_hf_tokenizer(folder: Path) -> TokenizerData | None:
     named = {key: _token_text(config_path, key, settings[key]) for key in _NAMED_TOKENS if settings.get(key)}
     bos = _token_text(config_path, "bos_token", settings["bos_token"]) if settings.get("bos_token") else None
     eos = _token_text(config_path, "eos_token", settings["eos_token"]) if settings.get("eos_token") else None
-    if _apply_bos_setting(description, settings, bos=bos, eos=eos):
-        text = json.dumps(description, ensure_ascii=False)
     return TokenizerData(
         json=text,
         chat_template=_chat_template(folder, config_path, settings),
         bos_token=bos,
         eos_token=eos,
         special_tokens=named,
+        # The description decides, as in transformers; `add_bos_token` in the settings may be stale.
         add_bos=starts_with(description.get("post_processor"), bos),
     )
-
-
-def _apply_bos_setting(
-    description: dict[str, Any], settings: Mapping[str, Any], *, bos: str | None, eos: str | None
-) -> bool:
-    """Let an explicit `add_bos_token` win over the stored post-processor; True if that changed it."""
-    wanted = settings.get("add_bos_token")
-    if not isinstance(wanted, bool) or wanted == starts_with(description.get("post_processor"), bos):
-        return False
-    bos_id = _token_id(description, bos)
-    if wanted and bos_id is None:
-        return False
-    eos_id = _token_id(description, eos) if settings.get("add_eos_token") is True else None
-    description["post_processor"] = template_post_processor(
-        bos=(bos, bos_id) if wanted and bos is not None and bos_id is not None else None,
-        eos=(eos, eos_id) if eos is not None and eos_id is not None else None,
-    )
-    return True
-
-
-def _token_id(description: Mapping[str, Any], token: str | None) -> int | None:
-    if token is None:
-        return None
-    for added in description.get("added_tokens") or ():
-        if isinstance(added, dict) and added.get("content") == token and isinstance(added.get("id"), int):
-            return int(added["id"])
-    vocabulary = description["model"].get("vocab")
-    id_ = vocabulary.get(token) if isinstance(vocabulary, dict) else None
-    return id_ if isinstance(id_, int) else None
 
 
 def _token_text(path: Path, key: str, value: object) -> str:

@@ -28,6 +28,8 @@ def open_checkpoint(path: Path) -> Checkpoint | None:
             return _open_folder(path)
         if not path.exists():
             raise CheckpointError(f"{path}: no such file or folder")
+        if not path.is_file():  # opening a pipe would wait for whoever writes to it
+            raise CheckpointError(f"{path}: not a regular file or folder")
         return _open_file(path)
     except OSError as error:  # such as a name with a NUL in it, or a folder nobody may look into
         raise CheckpointError(f"{path}: cannot be opened: {error.strerror or error}") from None
