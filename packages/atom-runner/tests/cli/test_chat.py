@@ -23,14 +23,14 @@ this is never read
 
 @pytest.mark.slow
 def test_a_conversation_over_a_pipe(cli: Any, follows_documentation: Any) -> None:
-    result = cli("chat", "--json", "--system", "Answer shortly.", *QUICK, stdin=CONVERSATION)
+    result = cli("chat", "--json", "--system", "You are a helpful AI assistant.", *QUICK, stdin=CONVERSATION)
     rows = [json.loads(line) for line in result.stdout.splitlines()]
     for row in rows:
         follows_documentation("generate", row)
     assert [row["index"] for row in rows] == [0, 1, 2]
     first, second, third = rows
     assert "Paris" in first["text"]
-    assert first["prompt"].startswith("<|im_start|>system\nAnswer shortly.<|im_end|>\n")
+    assert first["prompt"].startswith("<|im_start|>system\nYou are a helpful AI assistant.<|im_end|>\n")
     history = first["prompt"] + first["text"] + "<|im_end|>\n<|im_start|>user\nAnd of Italy?"
     assert second["prompt"].startswith(history)
     assert (third["prompt"], third["token_ids"]) == (first["prompt"], first["token_ids"])

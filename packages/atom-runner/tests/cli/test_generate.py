@@ -149,7 +149,8 @@ def test_a_reader_that_has_enough_ends_a_run_quietly(start_cli: Any) -> None:
     process = start_cli("generate", "-p", "Count.", "--ignore-eos", "--max-tokens", "4000", "--device", "cpu")
     assert process.stdout.read(1)
     process.stdout.close()
-    errors = process.stderr.read()
+    with process.stderr:
+        errors = process.stderr.read()
     assert (process.wait(timeout=60), errors) == (141, b"")
 
 

@@ -86,6 +86,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         console.discard_output()
         return EXIT_READER_GONE
+    except SystemExit as leaving:  # typer's answer to a broken pipe; nothing here leaves that way
+        if not isinstance(leaving.__context__, BrokenPipeError):
+            raise
+        console.discard_output()
+        return EXIT_READER_GONE
     except Exception as error:
         if debug:
             raise

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from atom.runner.protocols import Progress
 
 PROGRAM = "atom-runner"
+_FILE_WIDTH = 120
+"""Columns of a table in a log."""
 
 
 def write(text: str) -> None:
@@ -41,10 +43,11 @@ def say_error(message: str) -> None:
 
 
 def stderr_console() -> Console:
-    """A rich console on standard error."""
+    """A rich console on standard error; wide enough for a table's lines where it is no terminal."""
     from rich.console import Console
 
-    return Console(stderr=True, highlight=False)
+    console = Console(stderr=True, highlight=False)
+    return console if console.is_terminal else Console(stderr=True, highlight=False, width=_FILE_WIDTH)
 
 
 @contextlib.contextmanager
