@@ -1,0 +1,120 @@
+"""The two torch bodies of paged attention, on any device.
+
+Shapes: query and output `[rows, heads, head_dim]`, key and value `[rows, kv_heads, head_dim]`, caches
+`[blocks, block_size, kv_heads, head_dim]`; query head `h` belongs to key head `h // (heads / kv_heads)`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+
+if TYPE_CHECKING:
+    from atom.graphs.forward_context import AttentionMetaData
+    from atom.models.layers.attention_plan import RaggedPlan, SequenceGroup
+
+
+def write_cache(cache: torch.Tensor, rows: torch.Tensor, slot_mapping: torch.Tensor) -> None:
+    """Put row `i` of `rows` into slot `slot_mapping[i]`; rows without a slot stay out."""
+    if rows.shape[0] != slot_mapping.shape[0]:
+        rows = rows[: slot_mapping.shape[0]]
+    cache.view(-1, *cache.shape[2:]).index_copy_(0, slot_mapping, rows.to(cache.dtype))
+
+
+def ragged_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    output: torch.Tensor,
+    *,
+    plan: RaggedPlan,
+    scale: float,
+) -> None:
+    """Any batch, one call a group of sequences; the rows of `output` past the live ones become zero.
+
+    Keys and values of this step must be in the caches already.
+    """
+    for group in plan.groups:
+        if group.whole and k_cache.dtype == key.dtype:
+            keys, values = key[group.rows].unsqueeze(0), value[group.rows].unsqueeze(0)
+        else:
+            keys, values = _cached(k_cache, group, query.dtype), _cached(v_cache, group, query.dtype)
+        # One slice less where one group has all rows: a step of small launches is host time.
+        all_rows = group.covers_all and query.shape[0] == plan.num_rows
+        queries = (query if all_rows else query[group.rows]).view(
+            group.num_seqs, group.query_len, *query.shape[1:]
+        )
+        attended = _attend(queries, keys, values, group.mask, scale, group.whole).flatten(0, 1)
+        if all_rows:
+            output.copy_(attended)
+        elif isinstance(group.rows, slice):
+            output[group.rows] = attended
+        else:
+            output.index_copy_(0, group.rows, attended)
+    if output.shape[0] > plan.num_rows:
+        output[plan.num_rows :].zero_()
+
+
+def bucket_attention(
+    query: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    output: torch.Tensor,
+    *,
+    metadata: AttentionMetaData,
+    scale: float,
+) -> None:
+    """Uniform batches; every shape follows from the bucket and the width of the block tables.
+
+    Lengths are read from tensors and masked, nothing is read on the host, so that one recording serves every
+    step padded to the bucket. A padding sequence attends to the first key of block 0: finite, and read by
+    nobody. Keys and values of this step must be in the caches already.
+    """
+    num_seqs, width = metadata.block_tables.shape
+    assert metadata.request_bucket is not None
+    query_len = metadata.request_bucket[1] + 1
+    live = num_seqs * query_len
+    device, key_len = query.device, width * k_cache.shape[1]
+    blocks = metadata.block_tables.reshape(-1)
+    last_seen = metadata.seq_lens[:, None] - query_len + torch.arange(query_len, device=device)
+    visible = torch.arange(key_len, device=device) <= last_seen.clamp(min=0)[..., None]
+    keys = k_cache.index_select(0, blocks).view(num_seqs, key_len, *k_cache.shape[2:]).to(query.dtype)
+    values = v_cache.index_select(0, blocks).view(num_seqs, key_len, *v_cache.shape[2:]).to(query.dtype)
+    queries = query[:live].view(num_seqs, query_len, *query.shape[1:])
+    output[:live] = _attend(queries, keys, values, visible.unsqueeze(1), scale, causal=False).flatten(0, 1)
+    if output.shape[0] > live:
+        output[live:].zero_()
+
+
+def _cached(cache: torch.Tensor, group: SequenceGroup, dtype: torch.dtype) -> torch.Tensor:
+    """A group's keys or values, `[seqs, key_len, kv_heads, head_dim]`, a view where they lie together."""
+    if isinstance(group.keys, slice):
+        return cache.view(-1, *cache.shape[2:])[group.keys].unsqueeze(0).to(dtype)
+    gathered = cache.index_select(0, group.keys)
+    gathered = gathered.view(group.num_seqs, -1, *cache.shape[2:])
+    return gathered[:, : group.key_len].to(dtype)
+
+
+def _attend(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    scale: float,
+    causal: bool,
+) -> torch.Tensor:
+    """`[seqs, query_len, heads, head_dim]` as the queries; keys are `[seqs, key_len, kv_heads, head_dim]`."""
+    attended = F.scaled_dot_product_attention(
+        query.transpose(1, 2),
+        key.transpose(1, 2),
+        value.transpose(1, 2),
+        attn_mask=mask,
+        is_causal=causal,
+        scale=scale,
+        enable_gqa=query.shape[2] != key.shape[2],
+    )
+    return attended.transpose(1, 2)
