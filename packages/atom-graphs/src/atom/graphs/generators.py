@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-from weakref import WeakSet
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
 
-_registered: WeakSet[torch.Generator] = WeakSet()
+_registered: dict[int, torch.Generator] = {}
+"""By the address of the state: torch hands the same generator to an op as another object."""
 
 
 def register_generator(generator: torch.Generator) -> torch.Generator:
@@ -16,15 +16,19 @@ def register_generator(generator: torch.Generator) -> torch.Generator:
 
     On a device its state is registered with each segment; the device's default generator always is.
     """
-    _registered.add(generator)
+    _registered[_state(generator)] = generator
     return generator
 
 
 def is_registered(generator: torch.Generator) -> bool:
     """Whether `register_generator` was told of it."""
-    return generator in _registered
+    return _state(generator) in _registered
 
 
 def registered_generators(device: torch.device) -> list[torch.Generator]:
     """The registered generators that live on `device`."""
-    return [g for g in _registered if g.device == device]
+    return [g for g in _registered.values() if g.device == device]
+
+
+def _state(generator: Any) -> int:
+    return int(generator._cdata)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from atom.graphs.errors import StreamForkError
+from atom.graphs.wrapping import wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -164,26 +165,15 @@ def observing(watch: StreamWatch) -> Iterator[None]:
     with ExitStack() as patches:
         for owner, name, before in wrappers:
             if hasattr(owner, name):
-                patches.enter_context(_wrapped(owner, name, before))
+                patches.enter_context(wrapped(owner, name, _in_this_thread(before)))
         yield
 
 
-@contextmanager
-def _wrapped(owner: Any, name: str, before: Callable[..., None]) -> Iterator[None]:
-    original = getattr(owner, name)
-    own = name in vars(owner)
+def _in_this_thread(before: Callable[..., None]) -> Callable[..., None]:
     thread = get_ident()
 
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: Any) -> None:
         if get_ident() == thread:
-            before(*args, *kwargs.values())
-        return original(*args, **kwargs)
+            before(*args)
 
-    setattr(owner, name, call)
-    try:
-        yield
-    finally:
-        if own:
-            setattr(owner, name, original)
-        else:
-            delattr(owner, name)
+    return call

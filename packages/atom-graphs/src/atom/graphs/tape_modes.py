@@ -1,47 +1,40 @@
-"""The two hooks of a tape into torch, and stepping out of them."""
+"""The tape's two ways into torch: every op through a dispatch mode, and host reads that never become one.
+
+A function mode would see the latter too, but torch itself takes other paths while one is active (its fused
+transformer layer, for one), and a recording must not change what a model computes.
+"""
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+import sys
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, Protocol
 
-from torch.overrides import TorchFunctionMode
-from torch.overrides import _get_current_function_mode_stack as function_modes
-from torch.overrides import _pop_mode as pop_function_mode
-from torch.overrides import _push_mode as push_function_mode
+import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack as dispatch_modes
-from torch.utils._python_dispatch import _pop_mode as pop_dispatch_mode
-from torch.utils._python_dispatch import _push_mode as push_dispatch_mode
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack as modes
+from torch.utils._python_dispatch import _pop_mode as pop_mode
+from torch.utils._python_dispatch import _push_mode as push_mode
+
+from atom.graphs.wrapping import wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+OURS = (str(Path(__file__).parent), str(Path(torch.__file__).parent))
+HOST_READS = ("cpu", "numpy", "tolist", "__array__", "data_ptr", "to")
+
 
 class Listener(Protocol):
-    """What the modes report to."""
+    """What is reported to."""
 
-    def on_function(
-        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None: ...
+    def on_host_read(self, method: str, tensor: torch.Tensor, args: tuple[Any, ...]) -> None: ...
 
     def on_op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
 
     def opaque(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
-
-
-class FunctionMode(TorchFunctionMode):
-    """Sees calls that never reach a dispatcher, such as `Tensor.numpy`."""
-
-    def __init__(self, listener: Listener) -> None:
-        super().__init__()
-        self._listener = listener
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        self._listener.on_function(func, args, kwargs or {})
-        return func(*args, **(kwargs or {}))
 
 
 class OpMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -61,37 +54,68 @@ class OpMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._listener.opaque(fn, args, kwargs)
 
 
+class LightOpMode(OpMode):  # type: ignore[no-untyped-call]
+    """The same without torch's protection against Dynamo, whose import alone takes seconds."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return self._listener.on_op(func, args, kwargs or {})
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+
+def op_mode(listener: Listener) -> OpMode:
+    """A mode for one recording: a process that never imported Dynamo has nothing to protect."""
+    return OpMode(listener) if "torch._dynamo" in sys.modules else LightOpMode(listener)
+
+
 @contextmanager
-def without_function_mode(mode: FunctionMode) -> Iterator[None]:
-    """Takes `mode` alone off torch's stack: modes the model pushed above it keep their effect."""
-    with _without(mode, function_modes, pop_function_mode, push_function_mode):
+def watching_host_reads(listener: Listener) -> Iterator[None]:
+    """Reports this thread's calls of tensor methods that read on the host without an op, before they run.
+
+    Calls by torch and by this package are not reported: what they lead to, if anything, is an op.
+    """
+    thread = get_ident()
+
+    def report(method: str) -> Callable[..., None]:
+        def before(tensor: torch.Tensor, *args: Any) -> None:
+            caller = sys._getframe(2).f_code.co_filename
+            if get_ident() == thread and not caller.startswith(OURS):
+                listener.on_host_read(method, tensor, args)
+
+        return before
+
+    with ExitStack() as methods:
+        for method in HOST_READS:
+            methods.enter_context(wrapped(torch.Tensor, method, report(method)))
         yield
 
 
 @contextmanager
 def without_op_mode(mode: OpMode) -> Iterator[None]:
-    """The same for the dispatch mode; nothing to do inside of an op, where torch has taken it off already."""
-    with _without(mode, dispatch_modes, pop_dispatch_mode, push_dispatch_mode):
+    """Takes `mode` alone off torch's stack: modes the model pushed above it keep their effect.
+
+    Nothing to do inside of an op, where torch has taken it off already.
+    """
+    stack = modes()
+    if not any(m is mode for m in stack):
         yield
-
-
-@contextmanager
-def _without(
-    mode: object, stack: Callable[[], Any], pop: Callable[[], Any], push: Callable[[Any], Any]
-) -> Iterator[None]:
-    above: list[Any] = []
-    present = any(m is mode for m in stack())
-    if present:
-        while (top := pop()) is not mode:
-            above.append(top)
-    for other in reversed(above):
-        push(other)
+        return
+    above = stack[[m is mode for m in stack].index(True) + 1 :]
+    for _ in above:
+        pop_mode()
+    # Left by its own exit, which tells Dynamo too: compiled code called here is to run compiled.
+    mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+    for other in above:
+        push_mode(other)
     try:
         yield
     finally:
         for _ in above:
-            pop()
-        if present:
-            push(mode)
-        for other in reversed(above):
-            push(other)
+            pop_mode()
+        mode.__enter__()  # type: ignore[no-untyped-call]
+        for other in above:
+            push_mode(other)

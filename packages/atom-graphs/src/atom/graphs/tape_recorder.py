@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from atom.graphs import recorder
 from atom.graphs.crossing import Crossing, frozen_call
 from atom.graphs.errors import RegionRefusedError, TapeRefusedError
 from atom.graphs.inlining import check_inline
 from atom.graphs.marks import host_data, is_host_data
 from atom.graphs.placement import Placement
 from atom.graphs.pool import arena_pool, with_index
-from atom.graphs.recorder import suspended
 from atom.graphs.recording import Node, Recording, Segment
 from atom.graphs.structure import map_tensors, tensors_in
-from atom.graphs.tape_modes import FunctionMode, OpMode, without_function_mode, without_op_mode
-from atom.graphs.tape_refusals import check_function, check_op, refuse, source_line
+from atom.graphs.tape_modes import OpMode, op_mode, watching_host_reads, without_op_mode
+from atom.graphs.tape_refusals import check_host_read, check_op, refuse, source_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -78,8 +78,7 @@ class TapeRecorder:
     def __init__(self, device: torch.device | str = "cpu") -> None:
         self._device = with_index(torch.device(device))
         self._pool = arena_pool(self._device)
-        self._function_mode = FunctionMode(self)
-        self._op_mode = OpMode(self)
+        self._op_mode: OpMode = op_mode(self)
         self._modes = ExitStack()
         self._tape = _Tape(breaks=True)
 
@@ -89,7 +88,8 @@ class TapeRecorder:
 
     def begin(self, *, breaks: bool) -> None:
         self._tape = _Tape(breaks=breaks, before=set(self._pool.arena.live))
-        self._modes.enter_context(self._function_mode)
+        self._op_mode = op_mode(self)
+        self._modes.enter_context(watching_host_reads(self))
         self._modes.enter_context(self._op_mode)
 
     def seal(self, result: Any) -> Any:
@@ -119,7 +119,7 @@ class TapeRecorder:
             return region.fn(*args, **kwargs)
         self._end_segment()
         tape.place = f"node {len(tape.nodes)} (region {region.name})"
-        with suspended(), without_function_mode(self._function_mode), without_op_mode(self._op_mode):
+        with recorder.suspended(), without_op_mode(self._op_mode):
             crossing = Crossing(region, args, kwargs, self._pool)
             tape.pinned.update(t.untyped_storage().data_ptr() for t in crossing.arguments)
             results = [region.fn(*args, **kwargs)]
@@ -134,7 +134,7 @@ class TapeRecorder:
         tape = self._tape
         outer, tape.inside_opaque = tape.inside_opaque, True
         try:
-            with without_function_mode(self._function_mode), without_op_mode(self._op_mode):
+            with without_op_mode(self._op_mode):
                 if outer:
                     return fn(*args, **kwargs)
                 call = frozen_call(fn, args, kwargs, self._pool)
@@ -145,10 +145,10 @@ class TapeRecorder:
         finally:
             tape.inside_opaque = outer
 
-    def on_function(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Called by the function mode, before `func` runs."""
-        if not self._tape.running:
-            check_function(func, args, kwargs)
+    def on_host_read(self, method: str, tensor: torch.Tensor, args: tuple[Any, ...]) -> None:
+        """Called before a tensor method that the host reads through; regions, ops and pieces may."""
+        if recorder.active is self and not self._tape.running and not self._tape.inside_opaque:
+            check_host_read(method, tensor, args)
 
     def on_op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Called by the dispatch mode, in place of `func`."""

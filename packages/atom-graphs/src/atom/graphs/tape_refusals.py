@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,18 +11,12 @@ from atom.graphs.errors import TapeRefusedError
 from atom.graphs.generators import is_registered
 from atom.graphs.marks import is_host_data
 from atom.graphs.structure import tensors_in
+from atom.graphs.tape_modes import OURS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from types import FrameType
 
-_OURS = (str(Path(__file__).parent), str(Path(torch.__file__).parent))
-_HOST_READS: dict[Callable[..., Any], str] = {
-    torch.Tensor.cpu: "Tensor.cpu",
-    torch.Tensor.numpy: "Tensor.numpy",
-    torch.Tensor.tolist: "Tensor.tolist",
-    torch.Tensor.__array__: "Tensor.__array__",
-}
+_WHY = "the host would read this once and never again; make it a region"
 
 
 def source_line() -> str:
@@ -31,7 +24,7 @@ def source_line() -> str:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
-        if not name.startswith(_OURS) and not name.startswith("<"):
+        if not name.startswith(OURS) and not name.startswith("<"):
             return f"{name}:{frame.f_lineno} in {frame.f_code.co_name}"
         frame = frame.f_back
     return "no line of Python"
@@ -42,23 +35,24 @@ def refuse(what: str, why: str) -> TapeRefusedError:
     return TapeRefusedError(f"{what} at {source_line()}: {why}")
 
 
-def check_function(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def check_host_read(method: str, tensor: torch.Tensor, args: tuple[Any, ...]) -> None:
     """Refuses calls that never reach a dispatcher: reads by the host, and raw addresses.
 
     Raises:
-        TapeRefusedError: with op and source line.
+        TapeRefusedError: with method and source line.
     """
-    if not args or not isinstance(args[0], torch.Tensor) or is_host_data(args[0]):
+    if is_host_data(tensor):
         return
-    if func in _HOST_READS:
-        raise refuse(_HOST_READS[func], "the host would read this once and never again; make it a region")
-    if func is torch.Tensor.data_ptr:
+    if method == "data_ptr":
         raise refuse(
             "Tensor.data_ptr",
             "a tape cannot see what runs at a raw address; wrap the call in opaque_call or an op",
         )
-    if func is torch.Tensor.to and "cpu" in (*args[1:], *kwargs.values()):
-        raise refuse("Tensor.to('cpu')", "the host would read this once and never again; make it a region")
+    if method == "to":
+        if "cpu" in [a for a in args if isinstance(a, str)]:
+            raise refuse("Tensor.to('cpu')", _WHY)
+        return
+    raise refuse(f"Tensor.{method}", _WHY)
 
 
 def check_op(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -69,7 +63,7 @@ def check_op(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """
     tags = func.tags
     if torch.Tag.data_dependent_output in tags:
-        raise refuse(str(func), "the host would read a value once and never again; make it a region")
+        raise refuse(str(func), _WHY)
     if func is torch.ops.aten.lift_fresh.default:
         raise refuse(str(func), "a tensor made from host data here keeps the values of the recording")
     if func in _INDEXING:
