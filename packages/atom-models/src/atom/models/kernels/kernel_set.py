@@ -15,7 +15,7 @@ __all__ = ["KernelSet", "for_device"]
 
 
 class KernelSet(Protocol):
-    """The functions of a set; `atom.models.kernels.triton_set` and `.reference` are the two there are.
+    """The functions of a set; `triton_set` and `reference.torch_set` are the two there are.
 
     Shapes, dtypes and errors are described where the functions are: `rms_norm.py`, `paged_decode.py` and so
     on.
@@ -144,6 +144,6 @@ def for_device(device: torch.device | str) -> KernelSet:
         from atom.models.kernels import triton_set
 
         return triton_set
-    from atom.models.kernels import reference
+    from atom.models.kernels.reference import torch_set
 
-    return reference
+    return torch_set

@@ -84,7 +84,7 @@ def _find_cut(
     distance: tl.tensor, count: tl.tensor, reach: tl.tensor, furthest: tl.tensor, target: tl.tensor,
     BY_MASS: tl.constexpr, BLOCK: tl.constexpr, PASSES: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """The smallest cut up to `reach` whose candidates (`distance <= cut`) reach `target` in number or mass."""
+    """The least cut up to `reach` whose candidates (`distance <= cut`) come to `target` by count or mass."""
     low = -1.0
     high = reach
     step = 0

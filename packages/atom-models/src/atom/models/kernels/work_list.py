@@ -88,7 +88,7 @@ def build_work_list(
         or not work_list.is_contiguous()
     ):
         raise KernelArgumentError(
-            f"build_work_list: {seqs} sequences need cu_seqlens_q [{seqs + 1}] and work_list [{plan.items}, 4]"
+            f"work list: {seqs} sequences want cu_seqlens_q [{seqs + 1}] and work_list [{plan.items}, 4]"
             f", got {tuple(cu_seqlens_q.shape)} and {tuple(work_list.shape)}"
         )
     _launch(

@@ -1,0 +1,124 @@
+import pytest
+import torch
+import torch.nn.functional as F
+
+from atom.models.kernels import linear as linear_module
+from atom.models.kernels.errors import KernelError
+from atom.models.kernels.gemv import GemvConfig
+from atom.models.kernels.linear import TORCH, LinearChooser, ProductKey, candidates
+from atom.models.kernels.reference import linear as twin
+from atom.models.kernels.skinny_gemm import SkinnyConfig
+
+gpu = pytest.mark.gpu
+device_only = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA or HIP device")
+
+
+def key(rows, around=()):
+    return ProductKey(rows, 4096, 4096, torch.bfloat16, torch.device("cuda", 0), around)
+
+
+@pytest.fixture
+def timed(monkeypatch):
+    """A chooser whose candidates take the times given by a function; it counts the timings."""
+
+    def make(milliseconds):
+        calls = []
+
+        def time(product, candidate):
+            calls.append(candidate)
+            return milliseconds(candidate)
+
+        monkeypatch.setattr(linear_module, "_time", time)
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+        return LinearChooser(), calls
+
+    return make
+
+
+def test_before_measuring_one_row_takes_the_gemv_and_more_take_torch():
+    chooser = LinearChooser()
+    assert chooser.choose(key(1)) == GemvConfig()
+    assert chooser.choose(key(8)) == TORCH
+    assert chooser.choose(key(4096)) == TORCH
+
+
+def test_the_fastest_is_remembered_and_not_timed_again(timed):
+    chooser, calls = timed(lambda c: 1.0 if isinstance(c, SkinnyConfig) and c.block_n == 32 else 2.0)
+    chosen = chooser.measure(key(8))
+    count = len(calls)
+    assert isinstance(chosen, SkinnyConfig)
+    assert chosen.block_n == 32
+    assert chooser.measure(key(8)) == chooser.choose(key(8)) == chosen
+    assert len(calls) == count == len(candidates(key(8)))
+
+
+def test_a_win_within_noise_stays_with_torch(timed):
+    chooser, _ = timed(lambda c: 1.0 if c == TORCH else 0.99)
+    assert chooser.measure(key(8)) == TORCH
+
+
+def test_choices_are_kept_apart_by_everything_they_depend_on(timed):
+    chooser, _ = timed(lambda c: 1.0 if c == TORCH else 0.5)
+    chooser.measure(key(8))
+    assert chooser.choose(key(9)) == TORCH
+    assert chooser.choose(key(8, ("residual",))) == TORCH
+
+
+def test_measuring_during_a_capture_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    with pytest.raises(KernelError, match="warm-up"):
+        LinearChooser().measure(key(2))
+
+
+@pytest.mark.parametrize("around", [("norm",), ("silu",), ("norm", "silu")])
+def test_work_that_needs_whole_sums_is_never_split(around):
+    assert all(c.split_k == 1 for c in candidates(key(8, around)) if isinstance(c, SkinnyConfig))
+
+
+def test_many_rows_leave_only_torch():
+    assert candidates(key(65)) == [TORCH]
+
+
+def test_twin_is_the_separate_operations(random):
+    x, weight, gain, residual = random(3, 16), random(12, 16), random(16), random(3, 6)
+    gate, up = F.linear(F.rms_norm(x, (16,), gain, 1e-5), weight).chunk(2, dim=1)
+    actual = twin.linear(x, weight, norm_weight=gain, eps=1e-5, silu=True, residual=residual)
+    torch.testing.assert_close(actual, F.silu(gate) * up + residual)
+
+
+@gpu
+@device_only
+@pytest.mark.parametrize("rows", [1, 3, 16, 40, 100])
+@pytest.mark.parametrize("fused", [False, True])
+def test_every_candidate_computes_the_product(rows, fused):
+    x = torch.randn(rows, 512, device="cuda", dtype=torch.bfloat16)
+    weight = torch.randn(256, 512, device="cuda", dtype=torch.bfloat16) * 0.05
+    around = {"residual": None, "norm_weight": None, "silu": False}
+    if fused:
+        around = {"residual": x.new_ones(rows, 128), "norm_weight": x[0].clone(), "silu": True}
+    product = linear_module._key(x, weight, *around.values())
+    exact = twin.linear(
+        x.double(),
+        weight.double(),
+        eps=1e-5,
+        **{n: v.double() if isinstance(v, torch.Tensor) else v for n, v in around.items()},
+    )
+    for candidate in candidates(product):
+        actual = linear_module._compute(
+            candidate, x, weight, None, around["residual"], around["norm_weight"], 1e-5, around["silu"]
+        )
+        error = (actual.double() - exact).norm() / exact.norm()
+        assert error < 1.2e-2, candidate
+
+
+@gpu
+@device_only
+def test_measuring_settles_a_choice_that_is_used_afterwards(monkeypatch):
+    monkeypatch.setattr(linear_module, "chooser", LinearChooser())
+    x = torch.randn(4, 1024, device="cuda", dtype=torch.bfloat16)
+    weight = torch.randn(2048, 1024, device="cuda", dtype=torch.bfloat16)
+    with linear_module.measuring():
+        first = linear_module.linear(x, weight)
+    (measured,) = linear_module.chooser.milliseconds.values()
+    assert all(0 < time < 10 for time in measured.values())
+    assert torch.equal(linear_module.linear(x, weight), first)
