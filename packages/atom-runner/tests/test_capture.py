@@ -190,3 +190,10 @@ def test_run_model_returns_logits_and_the_live_rows_hidden_states(
     assert (logits.shape, hidden_states.shape) == ((3, 97), (3, 32))
     dense = torch.stack([tiny_lm.dense_logits(p + tiny_lm.dense_greedy(p, 1))[-1] for p in prompts[2:5]])
     torch.testing.assert_close(logits, dense, rtol=1e-4, atol=1e-4)
+
+
+def test_a_model_that_another_runner_recorded_is_refused(make_engine, make_marked_lm):
+    model = make_marked_lm()
+    make_engine(model=model, **graphs(CUDAGraphMode.TR_HYBRID))
+    with pytest.raises(CaptureError, match="this model was recorded by another runner"):
+        make_engine(model=model, **graphs(CUDAGraphMode.TR_HYBRID))

@@ -64,6 +64,11 @@ class GraphCapture:
         runner = self._runner
         if runner.enforce_eager or not runner.capture_sizes:
             return 0.0, []
+        if not self._token_sizes and any(graph.recordings() for graph in self._token_graphs()):
+            raise CaptureError(
+                "this model was recorded by another runner, whose buffers its token graphs read: "
+                "build a new one"
+            )
         began = time.perf_counter()
         jobs = self._jobs()
         on_rank_0 = runner.config.parallel_config.rank == 0

@@ -20,6 +20,7 @@ from atom.graphs.region_graph import ReqGraph, request_bucket
 from atom.runner.capture import GraphCapture
 from atom.runner.input_batch import InputBatch
 from atom.runner.kv_cache import KVCacheLayout, allocate_kv_cache
+from atom.runner.level_one import trace_forwards
 from atom.runner.sampler import Sampler
 from atom.runner.stats import StepLog
 
@@ -51,6 +52,7 @@ class ModelRunner:
         self.vocab_size = vocab_size
         self.enforce_eager = config.enforce_eager
         self.capture_sizes = list(config.capture_sizes or [])
+        trace_forwards(model, config.compilation_config.level)
         self.attn_metadata_builder = model.attn_metadata_builder
         self.static_forward_context = StaticForwardContext(no_compile_layers=dict(model.attention_layers))
         block_size = config.kv_cache_config.block_size

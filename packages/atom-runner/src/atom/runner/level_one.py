@@ -1,0 +1,48 @@
+"""Compilation level 1: the runner traces the model, and whatever cannot be traced is an error.
+
+Models compile themselves from level 2 on. At level 1 they leave it to the runner, which takes the `forward`
+of each module that would: never its call, which a recording unit wraps from the outside.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from atom.compile import TorchCompileWrapperWithCustomDispatcher
+from atom.config import CompilationLevel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def trace_forwards(model: Any, level: int) -> list[nn.Module]:
+    """Put Dynamo in front of the forwards that support compilation, at level 1 only; returns their modules.
+
+    The graph runs as traced, without code generation. Sizes are dynamic from the start, so that a batch size
+    is not a new trace.
+    """
+    if level != CompilationLevel.DYNAMO_AS_IS or not isinstance(model, nn.Module):
+        return []
+    traced = [m for m in model.modules() if isinstance(m, TorchCompileWrapperWithCustomDispatcher)]
+    units: list[nn.Module] = [m for m in traced if isinstance(m, nn.Module)] or [model]
+    for unit in units:
+        unit.forward = _traced(unit.forward)
+    return units
+
+
+def _traced(forward: Callable[..., Any]) -> Callable[..., Any]:
+    compiled = torch.compile(forward, backend="eager", fullgraph=True, dynamic=True)
+
+    @functools.wraps(forward)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        # A tape sees ops, and Dynamo refuses to run beneath it. The traced graph has the very ops of the
+        # forward.
+        if torch._C._len_torch_dispatch_stack():
+            return forward(*args, **kwargs)
+        return compiled(*args, **kwargs)
+
+    return call
