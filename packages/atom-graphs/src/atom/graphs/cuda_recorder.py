@@ -13,7 +13,7 @@ from atom.graphs.capture_info import captured_nodes
 from atom.graphs.crossing import Crossing
 from atom.graphs.generators import registered_generators
 from atom.graphs.inlining import check_inline
-from atom.graphs.pool import graph_pool, with_index
+from atom.graphs.pool import cuda_pool, with_index
 from atom.graphs.recorder import suspended
 from atom.graphs.recording import Node, Recording, Segment
 from atom.graphs.streams import StreamWatch, observing
@@ -48,14 +48,14 @@ class CUDARecorder:
 
     def __init__(self, device: torch.device | str = "cuda") -> None:
         self._device = with_index(torch.device(device))
-        self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        self._stream = cuda_pool(self._device).stream
         self._contexts = ExitStack()
         self._capture = _Capture(breaks=True)
         self._watch = StreamWatch(self._stream)
 
     @property
     def pool(self) -> GraphPool:
-        return graph_pool(self._device)
+        return cuda_pool(self._device)
 
     def begin(self, *, breaks: bool) -> None:
         self._capture = _Capture(breaks=breaks)
@@ -137,7 +137,7 @@ class CUDARecorder:
         if nodes == 0:
             return  # two regions in a row, or one first or last: nothing to launch
         # Past torch's Python wrapper, whose hooks cost more than the launch; see benchmarks.
-        launch = torch._C._CUDAGraph.replay.__get__(graph)
+        launch = super(torch.cuda.CUDAGraph, graph).replay
         launch()
         capture.nodes.append(Segment(nodes, "nodes"))
         capture.calls.append(launch)

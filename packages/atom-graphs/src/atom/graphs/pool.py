@@ -68,6 +68,8 @@ class CUDAPool:
         self._device = device
         with torch.cuda.device(device):
             self._pool = torch.cuda.MemPool()
+        self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        """The stream every recording is captured on: the allocator keeps a pool's blocks by stream."""
         self._starts: list[int] = []
         self._ends: list[int] = []
         self._seen_growth = -1
@@ -117,7 +119,7 @@ def with_index(device: torch.device) -> torch.device:
     return device
 
 
-_pools: dict[torch.device, GraphPool] = {}
+_cuda_pools: dict[torch.device, CUDAPool] = {}
 _arena_pools: dict[torch.device, ArenaPool] = {}
 
 
@@ -126,11 +128,14 @@ def graph_pool(device: torch.device | str | None = None) -> GraphPool:
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     device = with_index(torch.device(device))
-    if device.type != "cuda":
-        return arena_pool(device)
-    if device not in _pools:
-        _pools[device] = CUDAPool(device)
-    return _pools[device]
+    return cuda_pool(device) if device.type == "cuda" else arena_pool(device)
+
+
+def cuda_pool(device: torch.device) -> CUDAPool:
+    """`graph_pool` on a CUDA or HIP device."""
+    if device not in _cuda_pools:
+        _cuda_pools[device] = CUDAPool(device)
+    return _cuda_pools[device]
 
 
 def arena_pool(device: torch.device) -> ArenaPool:

@@ -154,7 +154,7 @@ class TapeRecorder:
         """Called by the dispatch mode, in place of `func`."""
         tensors = tensors_in((args, kwargs))
         if tensors and all(self._on_host(t) for t in tensors):
-            return map_tensors(func(*args, **kwargs), host_data)
+            return self._host_op(func, args, kwargs)
         check_op(func, args, kwargs)
         op = _Op(func, tensors)
         self._tape.running.append(op)
@@ -174,6 +174,14 @@ class TapeRecorder:
 
     def _on_host(self, tensor: torch.Tensor) -> bool:
         return is_host_data(tensor) or tensor.device.type != self._device.type
+
+    def _host_op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """An op on host data: it runs now, and what it gives is host data too."""
+        result = func(*args, **kwargs)
+        from_elsewhere = any(t.device.type != self._device.type for t in tensors_in((args, kwargs)))
+        if from_elsewhere and any(t.device.type == self._device.type for t in tensors_in(result)):
+            raise refuse(str(func), "it takes data from the host, which keeps the values of the recording")
+        return map_tensors(result, host_data)
 
     def _inline(self, region: Region, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         check_inline(region)
