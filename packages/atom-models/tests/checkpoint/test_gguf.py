@@ -11,7 +11,7 @@ import torch
 
 from atom.models.checkpoint import open_checkpoint
 from atom.models.checkpoint.gguf import open_gguf, unpermute_rows
-from atom.models.errors import CorruptCheckpointError, UnsupportedCheckpointError
+from atom.models.errors import CorruptCheckpointError, UnsupportedCheckpointError, WeightsError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -123,10 +123,29 @@ def test_the_configuration_is_that_of_the_folder(
 
 
 def test_unpermuting_undoes_the_converters_order() -> None:
-    rows = torch.arange(2 * 6 * 3).view(12, 3)
-    stored = rows.view(2, 2, 3, 3).transpose(1, 2).reshape(12, 3)
+    rows = np.arange(2 * 6 * 3).reshape(12, 3)
+    stored = rows.reshape(2, 2, 3, 3).swapaxes(1, 2).reshape(12, 3)
     assert stored[:4, 0].tolist() == [0, 9, 3, 12]  # row 0, row 3, row 1, row 4 of the first head
-    assert torch.equal(unpermute_rows(stored, heads=2), rows)
+    assert np.array_equal(unpermute_rows(stored, heads=2), rows)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_reading_into_memory_that_is_there_equals_reading(
+    dtype: torch.dtype, save_llama: Callable[..., Any], write_gguf: Callable[..., Path]
+) -> None:
+    folder, fields, weights = save_llama()
+    for checkpoint in (open_gguf(write_gguf(fields, weights, quantisation=Q8_0)), open_checkpoint(folder)):
+        assert checkpoint is not None
+        for name, info in checkpoint.tensors.items():
+            out = torch.full(info.shape, torch.nan, dtype=dtype)
+            checkpoint.read_into(name, out)
+            assert torch.equal(out, checkpoint.read(name, dtype)), name
+        with pytest.raises(
+            WeightsError, match=r"'model\.norm\.weight' is \[64\], which does not fill \[8, 8\]"
+        ):
+            checkpoint.read_into("model.norm.weight", torch.empty(8, 8))
+        with pytest.raises(WeightsError, match="does not fill"):
+            checkpoint.read_into("model.norm.weight", torch.empty(128)[::2])
 
 
 def test_reading_leaves_the_file_alone(
@@ -155,10 +174,8 @@ def test_every_real_tensor_equals_the_gguf_packages_reading(smollm2_path: Path) 
         ("model.layers.7.self_attn.k_proj.weight", "blk.7.attn_k.weight", 3),
     ):
         values = gguf.quants.dequantize(stored[gguf_name].data, stored[gguf_name].tensor_type)
-        expected = torch.from_numpy(np.array(values))
-        if heads is not None:
-            expected = unpermute_rows(expected, heads)
-        assert torch.equal(checkpoint.read(hf_name), expected), hf_name
+        expected = values if heads is None else unpermute_rows(values, heads)
+        assert np.array_equal(checkpoint.read(hf_name).numpy(), expected), hf_name
 
 
 def test_one_part_of_a_split_file_says_how_to_join_it(

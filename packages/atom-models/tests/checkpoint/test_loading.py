@@ -29,9 +29,9 @@ class InMemory:
         }
         self.read_names: list[str] = []
 
-    def read(self, name: str, dtype: torch.dtype | None = None) -> torch.Tensor:
+    def read_into(self, name: str, out: torch.Tensor) -> None:
         self.read_names.append(name)
-        return self._tensors[name].to(dtype)
+        out.copy_(self._tensors[name])
 
 
 Q, K, NORM = torch.randn(4, 3), torch.randn(2, 3), torch.randn(3)

@@ -41,6 +41,8 @@ class TensorSource(Protocol):
 
     def read(self, name: str, dtype: torch.dtype | None = None) -> torch.Tensor: ...
 
+    def read_into(self, name: str, out: torch.Tensor) -> None: ...
+
 
 class Checkpoint:
     """A checkpoint opened lazily: headers are read and checked, weights only when asked for.
@@ -129,9 +131,27 @@ class Checkpoint:
             WeightsError: no such tensor.
             CorruptCheckpointError: the file changed under us.
         """
+        self._check_present(name)
+        return self._source.read(name, dtype)
+
+    def read_into(self, name: str, out: torch.Tensor) -> None:
+        """One tensor into `out`, contiguous and of the same shape, in its dtype and on its device.
+
+        Raises:
+            WeightsError: no such tensor, or of another shape.
+            CorruptCheckpointError: the file changed under us.
+        """
+        self._check_present(name)
+        shape = self.tensors[name].shape
+        if tuple(out.shape) != shape or not out.is_contiguous():
+            raise WeightsError(
+                f"{self.path}: tensor {shown(name)} is {list(shape)}, which does not fill {list(out.shape)}"
+            )
+        self._source.read_into(name, out)
+
+    def _check_present(self, name: str) -> None:
         if name not in self.tensors:
             raise WeightsError(f"{self.path}: no tensor {shown(name)} in this checkpoint")
-        return self._source.read(name, dtype)
 
     def _positive(self, key: str) -> int:
         value = self.config.get(key)

@@ -37,12 +37,9 @@ class GGUFFile:
         self._bytes = _map(path)
         self.header: GGUFHeader = read_gguf_header(path, self._bytes.data)
 
-    def read(self, tensor: GGUFTensor, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """One tensor, decoded; `dtype` None keeps plain values as stored and decodes blocks to float32."""
-        raw = self._bytes[tensor.offset : tensor.offset + tensor.nbytes]
-        if dtype is None:
-            dtype = getattr(torch, FLOATS.get(tensor.type.name, "float32"))
-        return dequantise(raw, tensor.type, tensor.shape, dtype)
+    def raw(self, tensor: GGUFTensor) -> np.ndarray:
+        """The bytes of one tensor, a read-only view of the map: uint8 `[nbytes]`."""
+        return self._bytes[tensor.offset : tensor.offset + tensor.nbytes]
 
 
 class GGUFSource:
@@ -76,20 +73,34 @@ class GGUFSource:
 
     def read(self, name: str, dtype: torch.dtype | None = None) -> torch.Tensor:
         """One tensor by its Hugging Face name, decoded, in memory of its own."""
+        tensor, _ = self._stored[name]
+        stored = getattr(torch, FLOATS.get(tensor.type.name, "float32"))
+        values = torch.empty(tensor.shape, dtype=stored if dtype is None else dtype)
+        self.read_into(name, values)
+        return values
+
+    def read_into(self, name: str, out: torch.Tensor) -> None:
+        """As `read`, into a contiguous tensor of the same shape; on the CPU without a copy between."""
+        if out.device.type != "cpu":
+            out.copy_(self.read(name, out.dtype))
+            return
         tensor, heads = self._stored[name]
-        values = self._file.read(tensor, dtype)
-        return values if heads is None else unpermute_rows(values, heads)
+        raw = self._file.raw(tensor)
+        if heads is not None:
+            # Rows are whole blocks, so they can be put in order before they are decoded, when they are small.
+            raw = unpermute_rows(raw.reshape(tensor.shape[0], -1), heads)
+        dequantise(raw, tensor.type, out)
 
 
-def unpermute_rows(values: torch.Tensor, heads: int) -> torch.Tensor:
+def unpermute_rows(rows: np.ndarray, heads: int) -> np.ndarray:
     """Undo the converter's reordering of query or key rows `[heads * head_dim, ...]`.
 
     Within a head, the converter stores row 0, row head_dim/2, row 1, row head_dim/2 + 1, and so on. `heads`
     is the number of heads of this very tensor: key heads for keys, which are fewer than query heads under
     grouped attention.
     """
-    pairs = values.view(heads, -1, 2, *values.shape[1:])
-    return pairs.transpose(1, 2).reshape(values.shape)
+    pairs = rows.reshape(heads, -1, 2, *rows.shape[1:])
+    return pairs.swapaxes(1, 2).reshape(rows.shape)
 
 
 def open_gguf(path: Path) -> Checkpoint:
@@ -106,10 +117,7 @@ def open_gguf(path: Path) -> Checkpoint:
             f"{path}: one of {shown(header.metadata['split.count'])} parts; join them into one file first "
             "(gguf-split --merge)"
         )
-    factors = header.tensors.get(ROPE_FACTORS)
-    config = gguf_config(
-        header, rope_factors=file.read(factors, torch.float32).numpy() if factors is not None else None
-    )
+    config = gguf_config(header, rope_factors=_rope_factors(file))
     source = GGUFSource(
         file,
         query_heads=config["num_attention_heads"],
@@ -127,6 +135,16 @@ def open_gguf(path: Path) -> Checkpoint:
         generation=generation,
         read_tokenizer=lambda: read_gguf_tokenizer(path, header.metadata),
     )
+
+
+def _rope_factors(file: GGUFFile) -> np.ndarray | None:
+    """Llama 3's divisors of the RoPE frequencies, float32 of any shape, for a file that has them."""
+    tensor = file.header.tensors.get(ROPE_FACTORS)
+    if tensor is None:
+        return None
+    factors = torch.empty(tensor.shape, dtype=torch.float32)
+    dequantise(file.raw(tensor), tensor.type, factors)
+    return factors.numpy()
 
 
 def _map(path: Path) -> np.ndarray:

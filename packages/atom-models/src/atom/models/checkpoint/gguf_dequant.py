@@ -16,35 +16,36 @@ from atom.models.checkpoint.gguf_types import FLOATS, GGUFType
 if TYPE_CHECKING:
     import numpy as np
 
-_RUN_ELEMENTS = 1 << 17
-"""Elements decoded at a time: half a mebibyte of float32, so that intermediate results stay in cache."""
+_RUN_ELEMENTS = 1 << 15
+"""Elements decoded at a time: they stay in cache, and torch keeps so few on one thread. Handing thousands of small
+steps to several takes twenty times as long as decoding wherever another process wants the cores too."""
 
 _Decoder = Callable[[torch.Tensor, torch.Tensor], None]
 
 
-def dequantise(raw: np.ndarray, type_: GGUFType, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Decode one tensor.
+def dequantise(raw: np.ndarray, type_: GGUFType, out: torch.Tensor) -> None:
+    """Decode the blocks of a tensor into `out`.
 
     Args:
-        raw: uint8 `[nbytes]`, the tensor's bytes; only read.
+        raw: uint8, the tensor's bytes in order; only read.
         type_: their format.
-        shape: the tensor's shape, rows of whole blocks.
-        dtype: of the result. Values are decoded in float32 and rounded once.
+        out: contiguous, on the CPU, of any float dtype, with as many elements as `raw` has. Values are
+            decoded in float32 and rounded once.
     """
     if type_.name in FLOATS:
-        return _plain(raw, getattr(torch, FLOATS[type_.name])).reshape(shape).to(dtype)
+        out.view(-1).copy_(_plain(raw, getattr(torch, FLOATS[type_.name])))
+        return
     decode = _DECODERS.get(type_.name)
-    result = torch.empty(shape, dtype=dtype)
-    flat = result.view(-1, type_.block)
     blocks = raw.reshape(-1, type_.block_bytes)
-    run_blocks = max(1, _RUN_ELEMENTS // type_.block)
-    # The run's bytes and its values; both are reused, so that only the result costs memory.
-    run_bytes = torch.empty((min(run_blocks, len(blocks)), type_.block_bytes), dtype=torch.uint8)
-    run_values = torch.empty((len(run_bytes), type_.block), dtype=torch.float32)
+    flat = out.view(-1, type_.block)
+    run_blocks = min(len(blocks), max(1, _RUN_ELEMENTS // type_.block))
+    # The run's bytes and its values; both are reused, so that only `out` costs memory.
+    run_bytes = torch.empty((run_blocks, type_.block_bytes), dtype=torch.uint8)
+    run_values = torch.empty((run_blocks, type_.block), dtype=torch.float32)
     for begin in range(0, len(blocks), run_blocks):
         run = blocks[begin : begin + run_blocks]
         target = flat[begin : begin + len(run)]
-        values = target if dtype == torch.float32 else run_values[: len(run)]
+        values = target if out.dtype == torch.float32 else run_values[: len(run)]
         if decode is None:
             values.copy_(torch.from_numpy(_decode_with_gguf(run, type_)))
         else:
@@ -53,13 +54,11 @@ def dequantise(raw: np.ndarray, type_: GGUFType, shape: tuple[int, ...], dtype: 
             decode(bytes_, values)
         if values is not target:
             target.copy_(values)
-    return result
 
 
 def _plain(raw: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
-    copy = torch.empty(raw.shape[0], dtype=torch.uint8)
-    copy.numpy()[...] = raw
-    return copy.view(dtype)
+    # A copy: torch warns of read-only memory, which the map is.
+    return torch.from_numpy(raw.copy()).view(-1).view(dtype)
 
 
 def _decode_with_gguf(blocks: np.ndarray, type_: GGUFType) -> np.ndarray:

@@ -33,7 +33,7 @@ class WeightReader(Protocol):
     def path(self) -> Path: ...
     @property
     def tensors(self) -> Mapping[str, TensorInfo]: ...
-    def read(self, name: str, dtype: torch.dtype | None = None) -> torch.Tensor: ...
+    def read_into(self, name: str, out: torch.Tensor) -> None: ...
 
 
 @contextlib.contextmanager
@@ -90,10 +90,9 @@ def load_weights(
             if name not in destinations:
                 continue
             destination = destinations[name]
-            tensor = checkpoint.read(name, destination.dtype)
-            if check_finite and tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            checkpoint.read_into(name, destination)
+            if check_finite and not bool(torch.isfinite(destination).all()):
                 logger.warning("%s: tensor %s holds values that are not finite", checkpoint.path, shown(name))
-            destination.copy_(tensor)
             done_bytes += info.nbytes
             if progress is not None:
                 progress(done_bytes, total_bytes)

@@ -43,6 +43,10 @@ class SafetensorsSource:
             raise CorruptCheckpointError(f"{path}: tensor {shown(name)} cannot be read: {error}") from error
         return tensor if dtype is None else tensor.to(dtype)
 
+    def read_into(self, name: str, out: torch.Tensor) -> None:
+        """As `read`, into a tensor of the same shape, from the map to its device and dtype in one step."""
+        out.copy_(self.read(name))
+
     def _open(self, path: Path) -> Any:
         if path not in self._handles:
             import safetensors
