@@ -16,6 +16,7 @@ CHECKS: dict[str, Any] = {
     "integer": lambda value: type(value) is int,
     "text": lambda value: isinstance(value, str),
     "null": lambda value: value is None,
+    "list of integers or nulls": lambda value: all(v is None or type(v) is int for v in value),
     "list of integers": lambda value: isinstance(value, list) and all(type(v) is int for v in value),
     "list of texts": lambda value: isinstance(value, list) and all(isinstance(v, str) for v in value),
     "number": lambda value: type(value) in (int, float),
@@ -76,9 +77,9 @@ def command(*arguments: str) -> list[str]:
 def follows_documentation() -> Any:
     """Checks that an object has exactly the fields, of the types, that the documentation of a verb lists."""
 
-    def check(verb: str, row: dict[str, Any]) -> None:
-        promised = documented_fields(verb)
-        assert promised, f"docs/cli.md has no table for {verb} --json"
+    def check(verb: str, row: dict[str, Any], *, of: str | None = None) -> None:
+        promised = documented_fields(verb, of)
+        assert promised, f"docs/cli.md has no table for {verb} --json ({of or 'itself'})"
         for name, types in promised.items():
             required = "optional" not in types
             assert name in row or not required, f"{verb} --json lacks {name}"
@@ -90,8 +91,35 @@ def follows_documentation() -> Any:
     return check
 
 
-def documented_fields(verb: str) -> dict[str, str]:
-    """Field and type of each row of the table under the heading of `verb`."""
+def documented_fields(verb: str, of: str | None = None) -> dict[str, str]:
+    """Field and type of each row of the table under a verb's heading; `of` names a list of objects in it."""
     section = re.search(rf"^### What `{verb} --json` writes\n(.*?)(?=^#|\Z)", PAGE.read_text(), re.M | re.S)
-    rows = re.findall(r"^\| `(\w+)` \| ([^|]+?) \|", section.group(1), re.M) if section else []
-    return dict(rows)
+    if section is None:
+        return {}
+    text, *inner = re.split(r"^Each object in `(\w+)`:$", section.group(1), flags=re.M)
+    if of is not None:
+        text = dict(zip(inner[::2], inner[1::2], strict=True)).get(of, "")
+    return dict(re.findall(r"^\| `(\w+)` \| ([^|]+?) \|", text, re.M))
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny random Llama saved as a folder that holds no tokenizer."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=64,
+        bos_token_id=1,
+        eos_token_id=2,
+    )
+    folder = tmp_path_factory.mktemp("tiny")
+    LlamaForCausalLM(config).save_pretrained(folder)
+    return folder

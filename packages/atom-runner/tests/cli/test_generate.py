@@ -154,37 +154,12 @@ def test_a_reader_that_has_enough_ends_a_run_quietly(start_cli: Any) -> None:
     assert (process.wait(timeout=60), errors) == (141, b"")
 
 
-@pytest.fixture(scope="module")
-def without_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny random Llama saved as a folder that holds no tokenizer."""
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=64,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=64,
-        bos_token_id=1,
-        eos_token_id=2,
-    )
-    folder = tmp_path_factory.mktemp("tiny")
-    LlamaForCausalLM(config).save_pretrained(folder)
-    return folder
-
-
 @pytest.mark.slow
 def test_a_checkpoint_without_a_tokenizer_takes_and_gives_token_ids(
-    cli: Any, without_tokenizer: Path, follows_documentation: Any
+    cli: Any, tiny: Path, follows_documentation: Any
 ) -> None:
     lines = b'{"prompt_token_ids": [1, 5, 9], "max_tokens": 4, "ignore_eos": true}\n{"prompt": "text"}'
-    result = cli(
-        *("generate", "--json", "--model", str(without_tokenizer), "--prompts-file", "-", *QUICK), stdin=lines
-    )
+    result = cli(*("generate", "--json", "--model", str(tiny), "--prompts-file", "-", *QUICK), stdin=lines)
     assert result.returncode == 2, result.stderr
     answer, refused = [json.loads(line) for line in result.stdout.splitlines()]
     for row in (answer, refused):

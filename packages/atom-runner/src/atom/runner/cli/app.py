@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from atom.runner.cli import console
+from atom.runner.cli.cache import cache
 from atom.runner.cli.chat import CHAT_EXAMPLES, chat
 from atom.runner.cli.generate import GENERATE_EXAMPLES, generate
 from atom.runner.cli.help_text import Verb, examples
+from atom.runner.cli.inspect import INSPECT_EXAMPLES, inspect
 from atom.runner.cli.models import MODELS_EXAMPLES, models
+from atom.runner.cli.verify import VERIFY_EXAMPLES, verify
 from atom.runner.errors import RunnerError
 
 if TYPE_CHECKING:
@@ -45,7 +48,10 @@ app = typer.Typer(
 )
 app.command(cls=Verb, epilog=GENERATE_EXAMPLES)(generate)
 app.command(cls=Verb, epilog=CHAT_EXAMPLES)(chat)
+app.command(cls=Verb, epilog=INSPECT_EXAMPLES)(inspect)
+app.command(cls=Verb, epilog=VERIFY_EXAMPLES)(verify)
 app.command(cls=Verb, epilog=MODELS_EXAMPLES)(models)
+app.add_typer(cache, name="cache")
 
 _OF_THE_PROGRAM = ("--help", "-h", "--version", "--debug")
 

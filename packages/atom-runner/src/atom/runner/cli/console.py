@@ -81,13 +81,16 @@ def prepare_streams(*, debug: bool) -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
-    logging.basicConfig(
-        level=logging.INFO if debug else logging.WARNING,
-        format=f"{PROGRAM}: %(levelname)s: %(message)s",
-        stream=sys.stderr,
-    )
-    for level in (logging.INFO, logging.WARNING, logging.ERROR):
-        logging.addLevelName(level, logging.getLevelName(level).lower())
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_LogLines())
+    logging.basicConfig(level=logging.INFO if debug else logging.WARNING, handlers=[handler])
+
+
+class _LogLines(logging.Formatter):
+    """Log lines that look like the rest of what we say."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return f"{PROGRAM}: {record.levelname.lower()}: {record.getMessage()}"
 
 
 def discard_output() -> None:

@@ -13,7 +13,11 @@ if TYPE_CHECKING:
     from atom.runner.engine import LLMEngine
 
 _LEVEL = "compilation_config.level"
+_MODE = "compilation_config.cudagraph_mode"
 _LEVEL_ON_GPU = 3
+_SHORT_LADDER = [1, 2, 4, 8]
+"""Batch sizes that a CPU records in seconds."""
+_LADDERS = ("compilation_config.cudagraph_capture_sizes", "compilation_config.cuda_graph_sizes")
 
 
 def start_engine(flags: EngineFlags) -> LLMEngine:
@@ -36,6 +40,25 @@ def start_engine(flags: EngineFlags) -> LLMEngine:
         config = flags.config(path)
     with progress_bars() as progress:
         return LLMEngine(config, progress=progress)
+
+
+def start_recorded_engine(flags: EngineFlags) -> LLMEngine:
+    """As `start_engine`, for verbs that are about graphs: there are some unless the flags say otherwise.
+
+    Where neither level nor mode was given the mode is TR_HYBRID. Where no ladder was, the CPU's is short.
+    """
+    from atom.config import CUDAGraphMode
+    from atom.runner.startup import resolve_device
+
+    resolve_model_path(flags.model)
+    values = dict(flags.values)
+    if not {_LEVEL, _MODE} & set(values):
+        values[_MODE] = CUDAGraphMode.TR_HYBRID
+    on_cpu = resolve_device(values.get("model_config.device", "auto")).type == "cpu"
+    if on_cpu and not set(_LADDERS) & set(values):
+        limit = values.setdefault("max_num_seqs", _SHORT_LADDER[-1])
+        values[_LADDERS[0]] = [size for size in _SHORT_LADDER if size <= limit]
+    return start_engine(dataclasses.replace(flags, values=values))
 
 
 def described(engine: LLMEngine) -> str:
