@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from atom.graphs.capture_info import captured_nodes
 from atom.graphs.crossing import Crossing
+from atom.graphs.driver import begin_capture, captured_nodes
 from atom.graphs.generators import registered_generators
 from atom.graphs.inlining import check_inline
+from atom.graphs.launch import Launch, replayer
 from atom.graphs.pool import cuda_pool, with_index
 from atom.graphs.recorder import suspended
 from atom.graphs.recording import Node, Recording, Segment
@@ -76,7 +77,13 @@ class CUDARecorder:
     def finish(self, name: str, result: Any) -> Recording:
         capture, self._capture = self._capture, _Capture(breaks=True)
         return Recording(
-            name, tuple(capture.nodes), tuple(capture.calls), self.pool, result, tuple(capture.inlined)
+            name=name,
+            nodes=tuple(capture.nodes),
+            calls=tuple(capture.calls),
+            replay=replayer(capture.calls, result, self._device.index),
+            pool=self.pool,
+            result=result,
+            inlined=tuple(capture.inlined),
         )
 
     def abort(self) -> str:
@@ -118,9 +125,9 @@ class CUDARecorder:
         graph = torch.cuda.CUDAGraph()
         for generator in registered_generators(self._device):
             graph.register_generator_state(generator)
+        self._capture.graph = graph
         # Other threads (NCCL's watchdog, a data loader) may go on calling what a capture forbids.
         graph.capture_begin(pool=self.pool.id, capture_error_mode="thread_local")
-        self._capture.graph = graph
 
     def _end_segment(self, region: str) -> None:
         capture = self._capture
@@ -128,38 +135,27 @@ class CUDARecorder:
         nodes = captured_nodes(self._stream)
         graph = capture.graph
         assert graph is not None
+        _end(graph)
         capture.graph = None
-        try:
-            _end(graph)
-        except RuntimeError:
-            self._repair()
-            raise
         if nodes == 0:
             return  # two regions in a row, or one first or last: nothing to launch
-        # Past torch's Python wrapper, whose hooks cost more than the launch; see benchmarks.
-        launch = super(torch.cuda.CUDAGraph, graph).replay
-        launch()
+        drawn_from = [torch.cuda.default_generators[self._device.index], *registered_generators(self._device)]
         capture.nodes.append(Segment(nodes, "nodes"))
-        capture.calls.append(launch)
+        capture.calls.append(Launch(graph, drawn_from))
 
     def _end_failed(self, graph: torch.cuda.CUDAGraph) -> None:
-        """Ends a capture whose recording failed, whatever state the failure left it in."""
-        try:
-            _end(graph)
-        except RuntimeError:
-            self._repair()
+        """Ends a capture whose recording failed, whatever state the failure left it in.
 
-    def _repair(self) -> None:
-        """Puts right what torch leaves behind when ending a capture fails.
-
-        The allocator would go on routing to the pool, and random generators would believe in the capture for
-        ever.
+        Where the capture itself is spoilt, torch stops half way: its allocators would go on routing to the
+        pool, and its random generators would believe in the capture for ever. Given a capture that can be
+        ended, it puts all of that right.
         """
-        with suppress(RuntimeError):  # where this version of torch has ended it already
-            torch._C._cuda_endAllocateToPool(self._device.index, self.pool.id)
-        empty = torch.cuda.CUDAGraph()
-        empty.capture_begin(pool=self.pool.id, capture_error_mode="thread_local")
-        _end(empty)
+        with suppress(RuntimeError):
+            _end(graph)
+            return
+        if begin_capture(self._stream):
+            with suppress(RuntimeError):
+                _end(graph)
 
 
 def _end(graph: torch.cuda.CUDAGraph) -> None:

@@ -9,11 +9,11 @@ what its largest recording costs.
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 
-from atom.graphs.address import tensor_at
+from atom.graphs.address import bytes_at, over
 from atom.graphs.arena import Arena
 
 
@@ -70,9 +70,13 @@ class CUDAPool:
             self._pool = torch.cuda.MemPool()
         self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         """The stream every recording is captured on: the allocator keeps a pool's blocks by stream."""
+        self._anchor = self._hold()
+        self._segments: list[tuple[int, int, torch.Tensor]] = []
+        """The allocator's segments by address: (first byte, past the last, its memory as uint8)."""
         self._starts: list[int] = []
-        self._ends: list[int] = []
-        self._seen_growth = -1
+        self._grown = -1
+        self._outside: set[int] = set()
+        """Addresses known to lie elsewhere."""
 
     @property
     def device(self) -> torch.device:
@@ -83,33 +87,72 @@ class CUDAPool:
         return self._pool.id
 
     def nbytes(self) -> int:
-        return sum(segment["total_size"] for segment in self._segments())
+        return sum(segment["total_size"] for segment in self._snapshot())
 
     def place(self, nbytes: int) -> torch.Tensor:
         with torch.cuda.use_mem_pool(self._pool, self._device):
             return torch.empty(nbytes, dtype=torch.uint8, device=self._device)
 
     def view(self, tensor: torch.Tensor) -> torch.Tensor:
-        address = tensor.data_ptr()
-        if tensor.numel() == 0 or not self._holds(address):
+        if tensor.numel() == 0 or tensor.device != self._device:
             return tensor
-        return tensor_at(address, tensor, owner=self._pool)
+        address = tensor.data_ptr()
+        if address in self._outside:
+            return tensor
+        found = self._containing(address)
+        if found is None:
+            # Segments are never given back, so what lies elsewhere while somebody holds it stays elsewhere;
+            # a stale entry costs a block held too long, never a dangling address.
+            self._outside.add(address)
+            return tensor
+        start, _, memory = found
+        return over(memory, address - start, tensor)
 
-    def _holds(self, address: int) -> bool:
-        # Walking the allocator's segments takes milliseconds; they only ever grow, so look again after
-        # growth.
-        growth = torch.cuda.memory_stats(self._device).get("segment.all.allocated", 0)
-        if growth != self._seen_growth:
-            spans = sorted((s["address"], s["address"] + s["total_size"]) for s in self._segments())
-            self._starts, self._ends = [a for a, _ in spans], [b for _, b in spans]
-            self._seen_growth = growth
+    def _containing(self, address: int) -> tuple[int, int, torch.Tensor] | None:
+        found = self._look_up(address)
+        if found is None:
+            # Walking the allocator's segments takes milliseconds: only if there are new ones.
+            grown = torch.cuda.memory_stats_as_nested_dict(self._device)["segment"]["all"]["allocated"]
+            if grown != self._grown:
+                self._refresh()
+                self._grown = grown
+                found = self._look_up(address)
+        return found
+
+    def _look_up(self, address: int) -> tuple[int, int, torch.Tensor] | None:
         at = bisect_right(self._starts, address) - 1
-        return at >= 0 and address < self._ends[at]
+        return self._segments[at] if at >= 0 and address < self._segments[at][1] else None
 
-    def _segments(self) -> list[dict[str, Any]]:
+    def _refresh(self) -> None:
+        known = set(self._starts)
+        for segment in self._snapshot():
+            start, nbytes = segment["address"], segment["total_size"]
+            if start not in known:
+                with torch.inference_mode(False), torch.no_grad():
+                    memory, _ = bytes_at(start, nbytes, self._device, self._pool)
+                self._segments.append((start, start + nbytes, memory))
+        self._segments.sort(key=lambda s: s[0])
+        self._starts = [start for start, _, _ in self._segments]
+
+    def _snapshot(self) -> list[dict[str, Any]]:
         mine = self._pool.id
         every: list[dict[str, Any]] = torch.cuda.memory_snapshot(mine)  # type: ignore[no-untyped-call]
         return [s for s in every if tuple(s["segment_pool_id"]) == tuple(mine)]
+
+    def _hold(self) -> torch.cuda.CUDAGraph:
+        """A graph of next to nothing, kept for ever.
+
+        torch drops its pinned-memory side of a pool with the last graph recorded into it, and then refuses to
+        record into that pool again.
+        """
+        graph, pool = torch.cuda.CUDAGraph(), cast("Any", self._pool.id)
+        flag = torch.zeros(1, device=self._device)
+        self.stream.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.device(self._device), torch.cuda.stream(self.stream):
+            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+            flag.zero_()
+            graph.capture_end()
+        return graph
 
 
 def with_index(device: torch.device) -> torch.device:

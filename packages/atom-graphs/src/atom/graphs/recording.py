@@ -47,7 +47,9 @@ class Recording:
     name: str
     nodes: tuple[Node, ...]
     calls: tuple[Callable[[], Any], ...]
-    """One a node that has anything to do, in order."""
+    """One a node, in order."""
+    replay: Callable[[], Any] = field(repr=False)
+    """Runs every node and returns `result`."""
     pool: GraphPool
     result: Any
     """The forward's result: tensors at fixed addresses, valid until the next replay in the pool."""
@@ -55,11 +57,6 @@ class Recording:
     """Bucket-fixed regions recorded without a break."""
     seconds: float = 0.0
     """Time the recording took."""
-    replay: Callable[[], Any] = field(init=False, repr=False)
-    """Runs every node and returns `result`."""
-
-    def __post_init__(self) -> None:
-        self.replay = _replayer(self.calls, self.result)
 
     @property
     def segments(self) -> tuple[Segment, ...]:
@@ -75,8 +72,8 @@ class Recording:
         return all(r.bucket_fixed for r in self.regions)
 
 
-def _replayer(calls: Sequence[Callable[[], Any]], result: Any) -> Callable[[], Any]:
-    """The thinnest loop there is: a replay's host time is what this package is for."""
+def replayer(calls: Sequence[Callable[[], Any]], result: Any) -> Callable[[], Any]:
+    """A function that runs `calls` in order and returns `result`, with no more than that around them."""
     if len(calls) == 1:
         (only,) = calls
 

@@ -21,7 +21,7 @@ from atom.graphs.inlining import check_inline
 from atom.graphs.marks import host_data, is_host_data
 from atom.graphs.placement import Placement
 from atom.graphs.pool import arena_pool, with_index
-from atom.graphs.recording import Node, Recording, Segment
+from atom.graphs.recording import Node, Recording, Segment, replayer
 from atom.graphs.structure import map_tensors, tensors_in
 from atom.graphs.tape_modes import OpMode, op_mode, watching_host_reads, without_op_mode
 from atom.graphs.tape_refusals import check_host_read, check_op, refuse, source_line
@@ -100,7 +100,15 @@ class TapeRecorder:
     def finish(self, name: str, result: Any) -> Recording:
         tape, self._tape = self._tape, _Tape(breaks=True)
         self._check_nothing_persists(tape)
-        return Recording(name, tuple(tape.nodes), tuple(tape.calls), self._pool, result, tuple(tape.inlined))
+        return Recording(
+            name=name,
+            nodes=tuple(tape.nodes),
+            calls=tuple(tape.calls),
+            replay=replayer(tape.calls, result),
+            pool=self._pool,
+            result=result,
+            inlined=tuple(tape.inlined),
+        )
 
     def abort(self) -> str:
         place = self._tape.place

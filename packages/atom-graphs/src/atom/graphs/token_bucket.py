@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 
@@ -26,6 +26,19 @@ Phase = Literal["prefill", "decode"]
 PHASES: tuple[Phase, Phase] = ("prefill", "decode")
 
 
+class Slot(NamedTuple):
+    """An input tensor's place."""
+
+    at: int
+    """Position among the inputs."""
+    address: int
+    numel: int
+    dtype: torch.dtype
+    strides: tuple[int, ...]
+    into: torch.Tensor
+    """What is copied into where an input lies elsewhere."""
+
+
 @dataclass(frozen=True)
 class Bucket:
     """A recording of `rows` rows and the inputs it reads."""
@@ -34,8 +47,12 @@ class Bucket:
     recording: Recording
     inputs: tuple[Any, ...]
     """As given when it was recorded: those very tensors are read by each replay."""
-    slots: tuple[tuple[int, int, torch.Size, tuple[int, ...], torch.Tensor], ...]
-    """For each tensor among the inputs: position, address, sizes, strides, and the tensor to copy into."""
+    slots: tuple[Slot, ...]
+    """One for each tensor among the inputs."""
+
+    in_place: tuple[tuple[int, int, int, torch.dtype], ...] | None
+    """(position, address, elements, dtype) of every input, if each is a contiguous tensor: what the common
+    replay compares. A contiguous tensor of as many elements at the same address is the same memory."""
 
     @classmethod
     def of(cls, rows: int, recording: Recording, inputs: tuple[Any, ...]) -> Bucket:
@@ -44,8 +61,10 @@ class Bucket:
             if isinstance(given, torch.Tensor):
                 # Written later, perhaps outside of the inference mode that the tensor comes from.
                 into = tensor_at(given.data_ptr(), given, owner=given) if given.is_inference() else given
-                slots.append((at, given.data_ptr(), given.shape, given.stride(), into))
-        return cls(rows, recording, inputs, tuple(slots))
+                slots.append(Slot(at, given.data_ptr(), given.numel(), given.dtype, given.stride(), into))
+        plain = len(slots) == len(inputs) and all(inputs[s.at].is_contiguous() for s in slots)
+        in_place = tuple((s.at, s.address, s.numel, s.dtype) for s in slots) if plain else None
+        return cls(rows, recording, inputs, tuple(slots), in_place)
 
     def load(self, inputs: tuple[Any, ...], rows: int) -> None:
         """Copies inputs of `rows` rows to where the recording reads them; rows past them become zero.
@@ -57,12 +76,12 @@ class Bucket:
         """
         self._check(inputs, rows)
         with torch.no_grad():
-            for at, address, _, strides, into in self.slots:
-                given = inputs[at]
-                if given.data_ptr() != address or given.stride() != strides:
-                    into[:rows].copy_(given)
+            for slot in self.slots:
+                given = inputs[slot.at]
+                if given.data_ptr() != slot.address or given.stride() != slot.strides:
+                    slot.into[:rows].copy_(given)
                 if rows < self.rows:
-                    into[rows:].zero_()
+                    slot.into[rows:].zero_()
 
     def trimmed(self, rows: int) -> Any:
         """The recorded result, cut to `rows` wherever it has the bucket's rows."""
@@ -151,19 +170,26 @@ class TokenGraph(Introspection):
         """
         if recording_state.in_progress is not None:
             raise _while_recording()
+        hit = None
         try:
-            rows = inputs[0].shape[0]
+            rows = inputs[0].size(0)
             bucket = self._exact[phase].get(rows)
-            if bucket is not None and len(inputs) == len(bucket.inputs):
-                for at, address, shape, strides, _ in bucket.slots:
+            if bucket is not None and bucket.in_place is not None and len(inputs) == len(bucket.in_place):
+                for at, address, numel, dtype in bucket.in_place:
                     given = inputs[at]
-                    if given.data_ptr() != address or given.shape != shape or given.stride() != strides:
+                    if (
+                        given.data_ptr() != address
+                        or given.numel() != numel
+                        or given.dtype is not dtype
+                        or not given.is_contiguous()
+                    ):
                         break
                 else:
-                    if len(bucket.slots) == len(inputs):
-                        return bucket.recording.replay()
-        except (AttributeError, IndexError):
-            rows = _rows(inputs)  # says what is wrong; falls through to the full check if this was not it
+                    hit = bucket
+        except (AttributeError, IndexError, TypeError):
+            rows = _rows(inputs)  # says what is wrong; the full check below does if this was not it
+        if hit is not None:
+            return hit.recording.replay()
         bucket = self._holding(rows, phase)
         bucket.load(inputs, rows)
         bucket.recording.replay()
