@@ -73,6 +73,7 @@ def test_tensors_have_the_shapes_of_their_specs_and_hold_zeros():
     assert caches["b"].tensors["compressed"].shape == (6, 4, 10)
     assert caches["b"].tensors["compressed"].dtype == torch.bfloat16
     assert caches["b"].tensors["state"].shape == (5, 2, 3)
+    assert all(t.data_ptr() % 64 == 0 for cache in caches.values() for t in cache.tensors.values())
     assert not any(tensor.any() for cache in caches.values() for tensor in cache.tensors.values())
 
 

@@ -84,34 +84,52 @@ def test_no_more_sequences_run_than_there_are_rows():
 
 
 def test_the_youngest_gives_way_and_starts_again_with_all_its_tokens():
-    scheduler = scheduler_of(num_blocks=4, block_size=2, budget=100)
+    scheduler = scheduler_of(num_blocks=5, block_size=2, budget=100)
     old, young = request_of("old", 4, max_tokens=4), request_of("young", 3, max_tokens=4)
     scheduler.add(old)
     scheduler.add(young)
     assert run(scheduler)[0] == {"old": 4, "young": 3}
-    assert run(scheduler)[0] == {"old": 1}  # its fifth token needs the block that young holds
+    assert run(scheduler)[0] == {"old": 1, "young": 1}
+    assert run(scheduler)[0] == {"old": 1}  # young's fifth token needs a block, and old holds the last one
     assert (young.row, young.blocks, young.num_computed) == (NO_ROW, [], 0)
-    assert young.token_ids == [0, 1, 2, 7]
+    assert young.token_ids == [0, 1, 2, 7, 7]
     assert (young.num_preemptions, scheduler.num_preemptions) == (1, 1)
     assert run(scheduler)[0] == {"old": 1}
-    assert run(scheduler)[0] == {"old": 1}
     described, plan = run(scheduler)
-    assert (described, plan.is_prefill) == ({"young": 4}, True)
-    assert young.token_ids == [0, 1, 2, 7, 7]
+    assert (described, plan.is_prefill) == ({"young": 5}, True)
+    assert young.token_ids == [0, 1, 2, 7, 7, 7]
 
 
 def test_a_preempted_request_comes_before_those_that_never_ran():
-    scheduler = scheduler_of(num_blocks=4, block_size=2, budget=100)
+    scheduler = scheduler_of(num_blocks=5, block_size=2, budget=100)
     for name, length in (("old", 4), ("young", 3), ("new", 1)):
         scheduler.add(request_of(name, length))
-    run(scheduler)
-    assert run(scheduler)[0] == {"old": 1}
+    for _ in range(3):
+        run(scheduler)
     assert [request.request_id for request in scheduler._waiting] == ["young", "new"]
+
+
+def test_a_newcomer_leaves_each_that_runs_a_block_to_grow_into():
+    scheduler = scheduler_of(num_blocks=5, block_size=2, budget=100)
+    for name in ("a", "b", "c"):
+        scheduler.add(request_of(name, 2, max_tokens=2))
+    assert run(scheduler)[0] == {
+        "a": 2,
+        "b": 2,
+        "c": 2,
+    }  # c takes the third block of five, a and b one more each
+    scheduler = scheduler_of(num_blocks=4, block_size=2, budget=100)
+    for name in ("a", "b", "c"):
+        scheduler.add(request_of(name, 2, max_tokens=2))
+    assert run(scheduler)[0] == {"a": 2, "b": 2}
+    assert run(scheduler)[0] == {"a": 1, "b": 1}
+    assert run(scheduler)[0] == {"c": 2}
+    assert scheduler.num_preemptions == 0
 
 
 @pytest.mark.parametrize("when", ["waiting", "running", "preempted"])
 def test_ending_a_request_early_frees_what_it_held(when):
-    scheduler = scheduler_of(num_blocks=4, block_size=2, budget=100, max_num_seqs=2)
+    scheduler = scheduler_of(num_blocks=5, block_size=2, budget=100, max_num_seqs=2)
     old, young = request_of("old", 4), request_of("young", 3)
     scheduler.add(old)
     scheduler.add(young)
@@ -119,11 +137,13 @@ def test_ending_a_request_early_frees_what_it_held(when):
         run(scheduler)
     if when == "preempted":
         run(scheduler)
+        run(scheduler)
+        assert young.num_preemptions == 1
     scheduler.finish(young, "error")
     scheduler.finish(young, "error")
     while scheduler.num_running or scheduler.num_waiting:
         assert "young" not in run(scheduler)[0]
-    assert scheduler.blocks.num_free == 4
+    assert scheduler.blocks.num_free == 5
 
 
 @settings(max_examples=80, deadline=None)

@@ -30,7 +30,7 @@ def engine_of(*, num_kv_blocks, compilation=None, **settings):
     return LLMEngine(
         Config(
             MODEL,
-            model_config=ModelConfig(device="cpu", dtype="float32"),
+            model_config=ModelConfig(device="cpu", dtype="float32", max_model_len=512),
             kv_cache_config=KVCacheConfig(num_kv_blocks=num_kv_blocks),
             compilation_config=compilation or CompilationConfig(),
             **settings,

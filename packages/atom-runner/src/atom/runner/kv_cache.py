@@ -6,9 +6,11 @@ sum over all layers; slot tensors cost a fixed amount for each sequence that run
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from atom.graphs.forward_context import KVCacheTensor
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
 DEFAULT_CPU_BYTES = 1 << 30
 """Memory for the cache on a CPU where the configuration names none."""
+_ALIGNMENT = 64
+"""Bytes, as torch's own CPU allocations have it."""
 PADDING_UNITS = 1
 """Block 0 and slot 0 take the writes of padding rows and belong to no request."""
 
@@ -111,10 +115,20 @@ def allocate_kv_cache(
             )
         else:
             shape = (layout.num_slots + PADDING_UNITS, spec.rows_per_slot, *spec.row_shape)
-        tensor = torch.zeros(shape, dtype=getattr(torch, spec.dtype), device=device)
+        tensor = _zeros(shape, getattr(torch, spec.dtype), device)
         cache = caches.setdefault(spec.layer_name, KVCacheTensor(layer_ids.get(spec.layer_name, -1)))
         cache.tensors[spec.name] = tensor
     return caches
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    # Pages that the system zeroes when they are first written: a cache that a short run hardly uses costs nothing.
+    nbytes = math.prod(shape) * dtype.itemsize
+    buffer = torch.from_numpy(np.zeros(nbytes + _ALIGNMENT, dtype=np.uint8))
+    start = -buffer.data_ptr() % _ALIGNMENT
+    return buffer[start : start + nbytes].view(dtype).view(shape)
 
 
 def device_budget(device: torch.device, utilization: float, *, reserve_bytes: int) -> int | None:
