@@ -2,6 +2,16 @@
 
 from __future__ import annotations
 
+from atom.compile.backend import VllmBackend
+from atom.compile.cache_store import CacheReport, check_cache, clear_cache, list_cache
+from atom.compile.compiler_interface import (
+    CompilerInterface,
+    EagerAdaptor,
+    InductorAdaptor,
+    InductorStandaloneAdaptor,
+    make_compiler,
+)
+from atom.compile.counter import CompilationCounter, compilation_counter
 from atom.compile.custom_op import aiter_lib, direct_register_custom_op
 from atom.compile.decorators import support_torch_compile
 from atom.compile.errors import (
@@ -16,21 +26,52 @@ from atom.compile.errors import (
     SplitError,
     TracingError,
 )
+from atom.compile.manager import CompilerManager
+from atom.compile.monitor import (
+    CompileMonitor,
+    compile_monitor,
+    end_monitoring_torch_compile,
+    start_monitoring_torch_compile,
+)
+from atom.compile.piecewise_backend import ConcreteSizeEntry, PiecewiseBackend
+from atom.compile.split import SplitItem, mark_spliting_op, split_graph
 from atom.compile.wrapper import TorchCompileWrapperWithCustomDispatcher
 
 __all__ = [
     "ArtifactError",
     "BufferUpdateError",
+    "CacheReport",
+    "CompilationCounter",
     "CompileError",
+    "CompileMonitor",
     "CompileSettingError",
+    "CompilerInterface",
+    "CompilerManager",
+    "ConcreteSizeEntry",
     "CustomOpError",
     "DynamicDimsError",
+    "EagerAdaptor",
+    "InductorAdaptor",
+    "InductorStandaloneAdaptor",
     "MissingToolchainError",
+    "PiecewiseBackend",
     "ShapeError",
     "SplitError",
+    "SplitItem",
     "TorchCompileWrapperWithCustomDispatcher",
     "TracingError",
+    "VllmBackend",
     "aiter_lib",
+    "check_cache",
+    "clear_cache",
+    "compilation_counter",
+    "compile_monitor",
     "direct_register_custom_op",
+    "end_monitoring_torch_compile",
+    "list_cache",
+    "make_compiler",
+    "mark_spliting_op",
+    "split_graph",
+    "start_monitoring_torch_compile",
     "support_torch_compile",
 ]

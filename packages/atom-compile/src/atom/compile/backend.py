@@ -11,7 +11,7 @@ from atom.compile.cache_key import circumstances, run_digest, traced_files, trac
 from atom.compile.copy_inputs import copying_inputs
 from atom.compile.counter import compilation_counter
 from atom.compile.debug_files import DebugDump, write_computation_graph
-from atom.compile.interpreter import PiecewiseCompileInterpreter, fake_inputs
+from atom.compile.interpreter import PiecewiseCompileInterpreter, fake_inputs, mode_of
 from atom.compile.manager import CompilerManager
 from atom.compile.monitor import compile_monitor
 from atom.compile.split import SplitItem, check_eager_regions, eager_region_in, mark_spliting_op, split_graph
@@ -89,7 +89,8 @@ class VllmBackend:
             if self.local_cache_dir is not None:
                 write_computation_graph(self.local_cache_dir, self.split_gm)
             inputs = fake_inputs(graph)
-            self._compile_pieces(inputs)
+            with mode_of(inputs):
+                self._compile_pieces(inputs)
             self._calls += 1
         call: Callable[..., Any] = self.split_gm.forward
         records = config.cudagraph_mode is not None and config.cudagraph_mode.name != "NONE"

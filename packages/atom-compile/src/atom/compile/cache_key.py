@@ -59,6 +59,7 @@ _VARIABLES = (
 _LOCATIONS = (
     "CACHE",
     "_LOG",
+    "MODULE_LOADING",
     "TRACE",
     "DEBUG",
     "DUMP",
@@ -67,7 +68,8 @@ _LOCATIONS = (
     "TORCHELASTIC",
     "TORCHINDUCTOR_PYOBJECT",
 )
-"""Parts of names of variables that say where files go, what is printed or who a process is, not what is compiled."""
+"""Parts of names of variables that say where files go, what is printed or who a process is, not what is
+compiled (and CUDA_MODULE_LOADING, which torch sets by itself on the way)."""
 
 
 def digest_of(material: Any) -> str:

@@ -80,7 +80,7 @@ class CacheReport:
 
 
 def list_cache(root: Path) -> CacheReport:
-    """The runs and artifacts below a cache root, newest first; damaged ones are left out (see `check_cache`)."""
+    """The runs and artifacts below a cache root, newest first, without damaged ones (see `check_cache`)."""
     store = ArtifactStore(root)
     runs = sorted(_runs(root), key=lambda run: -run.modified_s)
     used: dict[str, int] = {}

@@ -22,7 +22,7 @@ from atom.compile.size_guards import encode
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    import sympy
+    import sympy  # type: ignore[import-untyped]
 
 __all__ = ["CanonicalGraph", "UncacheableError", "canonicalize", "traced_values"]
 
@@ -214,10 +214,10 @@ def _target_text(node: fx.Node) -> str:
     if isinstance(target, torch._ops.OpOverload):
         return f"{target} {target._schema} {sorted(str(tag) for tag in target.tags)}"
     if isinstance(target, torch._ops.OpOverloadPacket):
-        schemas = [str(getattr(target, name)._schema) for name in sorted(target.overloads())]
+        schemas = [str(getattr(target, name)._schema) for name in sorted(_overloads(target))]
         return f"{target} {schemas}"
     if isinstance(target, torch._ops.HigherOrderOperator):
-        return f"{target.namespace}.{target.name()}{_kernel_text(node)}"
+        return f"{target.namespace}.{target._name}{_kernel_text(node)}"
     module, name = getattr(target, "__module__", None), getattr(target, "__qualname__", None)
     if name is None or "<" in name:
         raise UncacheableError(f"the function {target!r} has no name of its own")
@@ -226,10 +226,14 @@ def _target_text(node: fx.Node) -> str:
     return f"{module}.{name}"
 
 
+def _overloads(packet: Any) -> list[str]:
+    return list(packet.overloads())
+
+
 def _kernel_text(node: fx.Node) -> str:
     """For a Triton kernel called in the model's own code: its source and its constants."""
     target: Any = node.target
-    if target.name() not in _KERNEL_WRAPPERS:
+    if target._name not in _KERNEL_WRAPPERS:
         return ""
     from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table
 

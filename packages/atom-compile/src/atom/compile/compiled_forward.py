@@ -12,7 +12,6 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from atom.compile.backend import VllmBackend
 from atom.compile.errors import DynamicDimsError
-from atom.compile.same_computation import same_computation
 from atom.compile.tracing import trace_forward
 
 if TYPE_CHECKING:
@@ -102,25 +101,20 @@ class CompiledForward:
     def _find_small(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], kind: Any, sizes: DynamicSizes
     ) -> TracedForward:
+        traces = self._kinds.setdefault(kind, [])
         stand_in = {place: size if size >= 2 else STAND_IN_SIZE for place, size in sizes.items()}
-        general = next((trace for trace in self._kinds.get(kind, ()) if trace.serves(stand_in)), None)
-        if general is None:
+        if not any(trace.could_serve(sizes) or trace.serves(stand_in) for trace in traces):
             resized_args = tuple(
                 self._resized(name, value) for name, value in zip(self._names, args, strict=False)
             )
             resized_kwargs = {name: self._resized(name, value) for name, value in kwargs.items()}
-            general = self._keep(kind, self._trace(module, resized_args, resized_kwargs, self._dims))
+            self._keep(kind, self._trace(module, resized_args, resized_kwargs, self._dims))
         exact_dims = self._dims_from_two(sizes)
         probe = trace_forward(module, self._function, args, kwargs, dynamic=exact_dims, backend=_uncompiled)
-        bound = general.bind(sizes)
-        if (
-            bound is not None
-            and general.graph is not None
-            and probe.graph is not None
-            and same_computation(general.graph, probe.graph, bound)
-        ):
-            general.allow_small(sizes)
-            return general
+        for trace in traces:
+            if trace.could_serve(sizes) and trace.computes_as(probe, sizes):
+                trace.allow_small(sizes)
+                return trace
         logger.info("%s computes something else at sizes %s", type(module).__qualname__, sizes)
         return self._keep(kind, self._trace(module, args, kwargs, exact_dims))
 

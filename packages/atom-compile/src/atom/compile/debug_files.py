@@ -74,7 +74,7 @@ class DebugDump:
             dis.dis(code, file=listing)
         self._write(f"bytecode_{number}.txt", listing.getvalue())
         with contextlib.suppress(Exception):  # depyf is optional, and knows some Python versions only
-            import depyf
+            import depyf  # type: ignore[import-not-found]
 
             self._write(f"decompiled_code_{number}.py", depyf.decompile(compiled))
 

@@ -10,6 +10,7 @@ import torch.nn as nn
 
 from atom.compile.dynamic_dims import infer_dynamic_arg_dims, normalize_dynamic_arg_dims
 from atom.compile.errors import CompileSettingError
+from atom.compile.monitor import start_monitoring_torch_compile
 from atom.compile.wrapper import TorchCompileWrapperWithCustomDispatcher
 
 if TYPE_CHECKING:
@@ -17,7 +18,11 @@ if TYPE_CHECKING:
 
     from atom.config import Config
 
-__all__ = ["TorchCompileWrapperWithCustomDispatcher", "support_torch_compile"]
+__all__ = [
+    "TorchCompileWrapperWithCustomDispatcher",
+    "start_monitoring_torch_compile",
+    "support_torch_compile",
+]
 
 ModelClass = TypeVar("ModelClass", bound=type[nn.Module])
 

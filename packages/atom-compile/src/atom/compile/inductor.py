@@ -1,8 +1,8 @@
 """Inductor through `compile_fx`, for torch before 2.8.
 
-There is no artifact object in these releases. What can be kept is Inductor's own cache entry, so a graph is
-compiled with Inductor's cache folder set to the artifact's folder, and loaded by compiling it again on a
-copy of that folder, where Inductor finds its entry and generates nothing. Three of Inductor's internals are
+There is no artifact object in these releases. What can be kept is Inductor's own cache entry. A graph is
+loaded by putting the entry back where Inductor looks for it and compiling the graph again: Inductor finds
+the entry and generates nothing. Three of Inductor's internals are
 replaced while that happens; each replacement says why.
 """
 
@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -18,7 +20,6 @@ from atom.compile.inductor_options import inductor_folder, options_for, settle_c
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
 
     from torch import fx
 
@@ -77,22 +78,22 @@ class InductorAdaptor:
     ) -> tuple[CompiledCallable, Path | None]:
         from atom.compile.native_kernels import recorded_kernels
 
-        if self._folder is None:
-            raise ArtifactError("initialize_cache comes before compile")
+        folder = self._require_folder()
         settle_cpu_instructions(example_inputs)
-        saved = self._folder / key if self._save and key is not None else None
-        entry = (saved or self._folder / "unsaved") / _ENTRY
         options = options_for(compiler_config, runtime_shape, example_inputs)
-        with inductor_folder(entry), recorded_kernels() as kernels:
+        with inductor_folder(folder / "inductor"), recorded_kernels() as kernels:
             compiled, lookup = _compile(graph, example_inputs, options)
-        if saved is None or lookup.hash is None or not entry.is_dir():
+            entry = _entry_of(lookup)
+        if not self._save or key is None or entry is None:
             return compiled, None
+        saved = folder / key
+        shutil.copytree(entry, saved / _ENTRY)
         kernels.copy_to(saved)
-        note = {"hash": lookup.hash, "options": options}
         try:
-            (saved / _NOTE).write_text(json.dumps(note), encoding="utf-8")
+            note = json.dumps({"hash": lookup.hash, "options": options})
         except TypeError:  # an option that is code: another process could not ask for the same entry
             return compiled, None
+        (saved / _NOTE).write_text(note, encoding="utf-8")
         return compiled, saved
 
     def load(
@@ -106,11 +107,17 @@ class InductorAdaptor:
         from atom.compile.native_kernels import bundled_kernels
 
         note = json.loads((handle / _NOTE).read_text(encoding="utf-8"))
-        with inductor_folder(handle / _ENTRY), bundled_kernels(handle):
+        with inductor_folder(self._require_folder() / "inductor"), bundled_kernels(handle):
+            shutil.copytree(handle / _ENTRY, _entry_path(note["hash"]), dirs_exist_ok=True)
             compiled, lookup = _compile(graph, example_inputs, note["options"])
         if not lookup.hit:
             raise ArtifactError(f"Inductor asked for {lookup.hash}, the artifact holds {note['hash']}")
         return compiled
+
+    def _require_folder(self) -> Path:
+        if self._folder is None:
+            raise ArtifactError("initialize_cache comes before compile")
+        return self._folder
 
 
 class _Lookup:
@@ -118,6 +125,18 @@ class _Lookup:
 
     hash: str | None = None
     hit = False
+
+
+def _entry_path(key: str) -> Path:
+    """Where Inductor keeps the entry called `key`, in the folder that is set just now."""
+    from torch._inductor.codecache import FxGraphCache
+
+    return Path(FxGraphCache._get_tmp_dir_for_key(key))
+
+
+def _entry_of(lookup: _Lookup) -> Path | None:
+    path = None if lookup.hash is None else _entry_path(lookup.hash)
+    return path if path is not None and path.is_dir() else None
 
 
 def _compile(
@@ -134,7 +153,7 @@ def _compile(
         torch._functorch.config.patch(enable_autograd_cache=False),
         torch._inductor.config.patch(fx_graph_cache=True, fx_graph_remote_cache=False),
     ):
-        compiled: CompiledCallable = compile_fx(graph, list(example_inputs), config_patches=options)
+        compiled: Any = compile_fx(graph, list(example_inputs), config_patches=options)
     lookup.hit = counters["inductor"]["fxgraph_cache_hit"] > hits
     return compiled, lookup
 
@@ -151,14 +170,15 @@ def _replaced_internals(lookup: _Lookup) -> Iterator[None]:
         lookup.hash = result[0]
         return result
 
+    def shape_env_or_stand_in() -> Any:
+        return get_shape_env() or AlwaysHitShapeEnv()
+
     with (
         # The hash is the only name that Inductor has for its entry, and it is not handed out.
         mock.patch.object(codecache, "compiled_fx_graph_hash", recorded_hash),
         # Pieces for specific shapes are compiled outside of Dynamo, where there is no shape environment.
-        mock.patch.object(
-            codecache.FxGraphCache, "_get_shape_env", lambda: get_shape_env() or AlwaysHitShapeEnv()
-        ),
+        mock.patch.object(codecache.FxGraphCache, "_get_shape_env", shape_env_or_stand_in),
         # Graphs with higher-order operators are refused; which graph it is was decided by our own key.
-        mock.patch.object(codecache.FxGraphCache, "_check_for_hop", lambda *args: None),
+        mock.patch.object(codecache.FxGraphCache, "_check_for_hop", return_value=None),
     ):
         yield

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor
 
-from atom.compile.graph_outputs import returning_tuple
+from atom.compile.graph_outputs import output_of, returning_tuple
 from atom.compile.piecewise_backend import PiecewiseBackend
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from atom.compile.manager import CompilerManager
     from atom.compile.split import SplitItem
 
-__all__ = ["PiecewiseCompileInterpreter"]
+__all__ = ["PiecewiseCompileInterpreter", "fake_inputs", "mode_of"]
 
 
 class PiecewiseCompileInterpreter(fx.Interpreter):
@@ -67,17 +69,26 @@ class PiecewiseCompileInterpreter(fx.Interpreter):
 
 
 def _traced_outputs(graph: fx.GraphModule) -> Any:
-    output = next(iter(reversed(graph.graph.nodes)))
-    return fx.node.map_arg(output.args[0], lambda node: node.meta.get("example_value"))
+    return fx.node.map_arg(output_of(graph.graph).args[0], lambda node: node.meta.get("example_value"))
 
 
 def fake_inputs(graph: fx.GraphModule) -> list[Any]:
     """What the placeholders of a traced graph stood for: fake tensors, symbolic and plain integers."""
-    return [_fake(node.meta["example_value"]) for node in graph.graph.find_nodes(op="placeholder")]
+    return [node.meta["example_value"] for node in graph.graph.find_nodes(op="placeholder")]
 
 
-def _fake(value: Any) -> Any:
-    mode = torch._guards.TracingContext.get().fake_mode
-    if isinstance(value, torch.Tensor) and mode is not None:
-        return mode.from_tensor(value) if not torch._subclasses.fake_tensor.is_fake(value) else value
-    return value
+@contextlib.contextmanager
+def mode_of(inputs: Iterable[Any]) -> Iterator[None]:
+    """Make the mode that fake inputs belong to the trace's own mode in the body.
+
+    Dynamo before torch 2.9 hands a backend a fresh mode over the same symbols, which does not accept the
+    values that it traced.
+    """
+    context = torch._guards.TracingContext.get()
+    before = context.fake_mode
+    traced = next((value.fake_mode for value in inputs if isinstance(value, FakeTensor)), before)
+    context.fake_mode = traced
+    try:
+        yield
+    finally:
+        context.fake_mode = before

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import fx
 
 from atom.compile.atomic_files import unique_name
 from atom.compile.cache_index import INDEX_NAME, IndexKey, read_index, update_index
@@ -19,12 +18,15 @@ from atom.compile.canonical import CanonicalGraph, UncacheableError, canonicaliz
 from atom.compile.compiler_interface import make_compiler
 from atom.compile.counter import compilation_counter
 from atom.compile.errors import ArtifactError
+from atom.compile.graph_outputs import copied_graph
 from atom.compile.size_guards import Condition, conditions_on, exactly, holds
 from atom.compile.work_folder import work_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
+
+    from torch import fx
 
     from atom.compile.artifact_store import ArtifactStore, Manifest
     from atom.compile.compiler_protocol import CompiledCallable, CompilerInterface
@@ -201,30 +203,39 @@ class CompilerManager:
         try:
             manifest = store.fetch(digest, folder)
         except (ArtifactError, OSError) as error:
-            return self._rejected(digest, error, store)
+            return self._reject(digest, error, store)
         if not _serves(manifest, request.sizes):
             compilation_counter.num_artifacts_rejected += 1
             logger.info("artifact %s is not valid for the sizes %s; recompiling", digest, request.sizes)
             return None
         try:
             call = self.compiler.load(
-                folder, _own_copy(request.graph), request.inputs, request.graph_index, request.runtime_shape
+                folder,
+                copied_graph(request.graph),
+                request.inputs,
+                request.graph_index,
+                request.runtime_shape,
             )
         except Exception as error:  # whatever a damaged or foreign artifact makes the compiler say
-            return self._rejected(digest, error, store)
+            return self._reject(digest, error, store)
         compilation_counter.num_cache_hits += 1
         return CompiledPiece(call, tuple(manifest.conditions))
 
-    def _rejected(self, digest: str, error: Exception, store: ArtifactStore) -> None:
+    def _reject(self, digest: str, error: Exception, store: ArtifactStore) -> CompiledPiece | None:
         compilation_counter.num_artifacts_rejected += 1
         logger.warning("artifact %s cannot be used and is compiled again: %s", digest, error)
         store.discard(digest)
+        return None
 
     def _compile(self, request: _Request) -> CompiledPiece:
         started = time.perf_counter()
         guards = _GuardsAdded(request.canonical)
         call, saved = self.compiler.compile(
-            _own_copy(request.graph), request.inputs, request.options, request.runtime_shape, request.digest
+            copied_graph(request.graph),
+            request.inputs,
+            request.options,
+            request.runtime_shape,
+            request.digest,
         )
         compilation_counter.num_backend_compilations += 1
         piece = CompiledPiece(call, tuple(guards.conditions()))
@@ -288,13 +299,3 @@ def _serves(manifest: Manifest, sizes: dict[str, int]) -> bool:
         return all(holds(condition, sizes) for condition in manifest.conditions)
     except (KeyError, TypeError, ValueError, ZeroDivisionError):  # not ours, whatever its checksum says
         return False
-
-
-def _own_copy(graph: fx.GraphModule) -> fx.GraphModule:
-    """A graph that a compiler may rewrite; parameters, constants and traced values are shared."""
-    copied = fx.Graph()
-    output = copied.graph_copy(graph.graph, {}, return_output_node=True)
-    if output is not None:
-        value, original = output
-        copied.output(value).meta = dict(original.meta)
-    return fx.GraphModule(graph, copied)

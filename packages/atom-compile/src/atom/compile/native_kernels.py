@@ -88,7 +88,7 @@ def _around_cpp_pybinding(around: Callable[..., Any]) -> Iterator[None]:
     def cpp_pybinding(self: AsyncCompile, argtypes: Sequence[str], source_code: str) -> Any:
         return around(build, self, argtypes, source_code)
 
-    AsyncCompile.cpp_pybinding = cpp_pybinding  # type: ignore[assignment, method-assign]
+    AsyncCompile.cpp_pybinding = cpp_pybinding  # type: ignore[method-assign]
     try:
         yield
     finally:

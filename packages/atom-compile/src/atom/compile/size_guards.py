@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-import sympy
+import sympy  # type: ignore[import-untyped]
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import sympy
+import sympy  # type: ignore[import-untyped]
 import torch
 from torch import fx
 from torch.utils._sympy.interp import sympy_interp

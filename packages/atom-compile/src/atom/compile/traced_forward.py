@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from atom.compile.same_computation import same_computation
 from atom.compile.size_guards import Condition, holds
 
 if TYPE_CHECKING:
@@ -41,10 +42,18 @@ class TracedForward:
     def serves(self, sizes: DynamicSizes) -> bool:
         """Whether a call of these sizes may use this trace."""
         bound = self.bind(sizes)
-        if bound is None or not all(holds(condition, bound) for condition in self.conditions):
+        if bound is None or not self._meets(bound):
             return False
         small = any(bound.get(name, low) < low for name, low in self.at_least.items())
         return not small or tuple(sorted(bound.items())) in self._small
+
+    def could_serve(self, sizes: DynamicSizes) -> bool:
+        """The same, with sizes of 0 and 1 for which that has still to be found out."""
+        bound = self.bind(sizes)
+        return bound is not None and self._meets(bound)
+
+    def _meets(self, bound: dict[str, int]) -> bool:
+        return all(holds(condition, bound) for condition in self.conditions)
 
     def bind(self, sizes: DynamicSizes) -> dict[str, int] | None:
         """The symbols' sizes in a call of `sizes`; None when it cannot have come from this trace."""
@@ -58,6 +67,13 @@ class TracedForward:
             if size is not None and not isinstance(traced, str) and holds(traced, bound) != size:
                 return None
         return bound
+
+    def computes_as(self, exact: TracedForward, sizes: DynamicSizes) -> bool:
+        """Whether this trace, at `sizes`, is operation for operation what was traced at those very sizes."""
+        bound = self.bind(sizes)
+        if bound is None or self.graph is None or exact.graph is None:
+            return False
+        return same_computation(self.graph, exact.graph, bound)
 
     def allow_small(self, sizes: DynamicSizes) -> None:
         """Serve these sizes of 0 or 1 too: it was found that they are computed the same way."""

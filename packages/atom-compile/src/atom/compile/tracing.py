@@ -1,4 +1,4 @@
-"""Traces a forward once, without running it, and keeps what Dynamo's guards would have checked about sizes."""
+"""Traces a forward once, without running it, and keeps what Dynamo's guards would check about sizes."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from atom.compile.buffer_check import check_no_buffer_update
 from atom.compile.canonical import traced_values
 from atom.compile.counter import compilation_counter
 from atom.compile.errors import CompileError, CompileSettingError, ShapeError, TracingError
+from atom.compile.graph_outputs import copied_graph
 from atom.compile.monitor import compile_monitor
 from atom.compile.size_guards import conditions_on, encode, exactly
 from atom.compile.traced_forward import TracedForward
@@ -73,10 +74,11 @@ def trace_forward(
     compilation_counter.num_traces += 1
     function = _fresh_function(forward)
     capture = _Capture(function, dynamic, backend, guards_added)
-    bound = _aliased(inspect.signature(function).bind(module, *args, **kwargs), dynamic)
+    bound = inspect.signature(function).bind(module, *args, **kwargs)
     hook = torch._dynamo.convert_frame.register_bytecode_hook(capture.on_bytecode)
     try:
         with compile_monitor.step("trace"), _quiet_surroundings():
+            _replace_by_aliases(bound, dynamic)
             compiled = torch.compile(function, backend=capture.backend, fullgraph=True, **_no_guards())
             compiled(*bound.args, **bound.kwargs)
     except _Traced:
@@ -102,7 +104,8 @@ def unsupported(error: Exception, module: nn.Module) -> TracingError:
     reason = str(getattr(error, "msg", None) or error).strip().splitlines()
     line = next((text.strip() for text in reason if text.strip()), type(error).__name__)
     return TracingError(
-        f"{type(module).__qualname__} cannot be traced{_place(error)}: {line}; level 0 (NO_COMPILATION) runs it"
+        f"{type(module).__qualname__} cannot be traced{_place(error)}: {line}; level 0 (NO_COMPILATION) "
+        "runs it"
     )
 
 
@@ -143,14 +146,14 @@ def _fresh_function(forward: types.FunctionType) -> types.FunctionType:
     return function
 
 
-def _aliased(bound: inspect.BoundArguments, dynamic: Mapping[str, Sequence[int]]) -> inspect.BoundArguments:
+def _replace_by_aliases(bound: inspect.BoundArguments, dynamic: Mapping[str, Sequence[int]]) -> None:
+    """Trace aliases of the caller's tensors, with the dynamic dimensions marked."""
     for name, value in bound.arguments.items():
         if isinstance(value, torch.Tensor):
             alias = value.detach()
             for dim in dynamic.get(name, ()):
                 torch._dynamo.mark_dynamic(alias, dim % alias.ndim)
             bound.arguments[name] = alias
-    return bound
 
 
 @contextlib.contextmanager
@@ -161,7 +164,7 @@ def _quiet_surroundings() -> Iterator[None]:
 
     settings = {name: value for name, value in _DYNAMO.items() if hasattr(torch._dynamo.config, name)}
     popped = []
-    for _ in _get_current_function_mode_stack():
+    for _ in _get_current_function_mode_stack():  # type: ignore[no-untyped-call]
         popped.append(torch._C._pop_torch_function_stack())
     try:
         with torch.no_grad(), _disable_current_modes(), torch._dynamo.config.patch(settings):
@@ -199,17 +202,16 @@ class _Capture:
         self._at_least: dict[str, int] = {}
         self._graph: fx.Graph | None = None
 
-    def on_bytecode(self, old: types.CodeType, new: types.CodeType) -> None:
-        if old is self._function.__code__:
-            self.code = new
+    def on_bytecode(self, code: types.CodeType, new_code: types.CodeType) -> types.CodeType | None:
+        if code is self._function.__code__:
+            self.code = new_code
+        return None
 
     def backend(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         mode = torch._guards.TracingContext.get().fake_mode
         shape_env: Any = None if mode is None else mode.shape_env
         self._require_dynamic(shape_env)
-        self._graph = fx.Graph()
-        output = self._graph.graph_copy(gm.graph, {})
-        self._graph.output(output)
+        self._graph = copied_graph(gm).graph
         compiled = self._backend(gm, example_inputs)
         self._require_dynamic(shape_env)
         self._note_sizes(shape_env)
@@ -256,8 +258,8 @@ class _Capture:
             )
             raise ShapeError(
                 f"dimension {dim} of {argument!r} is declared dynamic but became the constant {expression}"
-                f"{f' ({where})' if where else ''}: do not compare or reshape it with a number, or leave it out of "
-                "dynamic_arg_dims"
+                f"{f' ({where})' if where else ''}: do not compare or reshape it with a number, or leave it "
+                "out of dynamic_arg_dims"
             )
 
     def _note_sizes(self, shape_env: Any) -> None:
@@ -287,14 +289,9 @@ def _lower_bound(shape_env: Any, symbol: Any) -> int:
 
 
 def _guard_place(guard: Any) -> str:
-    for part in ("user_stack", "framework_loc"):
-        found = getattr(guard.sloc, part, None)
-        if found:
-            last = list(found)[-1] if part == "user_stack" else found
-            return str(getattr(last, "filename", last)) + (
-                f":{last.lineno} ({last.line})" if hasattr(last, "lineno") else ""
-            )
-    return str(guard.expr)
+    """Where in the model's source a condition came from, as far as torch knows."""
+    place = getattr(guard.sloc, "maybe_user_loc", None) or guard.sloc.framework_loc
+    return str(place) if place else str(guard.expr)
 
 
 def _renamed(condition: Condition, meanings: Mapping[str, Any]) -> Condition | None:

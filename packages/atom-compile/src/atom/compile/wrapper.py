@@ -75,9 +75,9 @@ class TorchCompileWrapperWithCustomDispatcher:
         finally:
             object.__delattr__(self, "forward")
 
-    def _call_compiled(self, *args: Any, **kwargs: Any) -> Any:
+    def _call_compiled(self: Any, *args: Any, **kwargs: Any) -> Any:
         if self._compiled_forward is None:
-            return self.forward(*args, **kwargs)  # type: ignore[attr-defined]
+            return self.forward(*args, **kwargs)
         if torch.is_grad_enabled():
             with torch.no_grad():
                 return self._compiled_forward(self, args, kwargs)
