@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     import numpy as np
 
 _RUN_ELEMENTS = 1 << 15
-"""Elements decoded at a time: they stay in cache, and torch keeps so few on one thread. Handing thousands of small
-steps to several takes twenty times as long as decoding wherever another process wants the cores too."""
+"""Elements decoded at a time: they stay in cache, and torch keeps so few on one thread. Thousands of small
+steps spread over threads take ten to twenty times as long wherever other processes want the cores too."""
 
 _Decoder = Callable[[torch.Tensor, torch.Tensor], None]
 
