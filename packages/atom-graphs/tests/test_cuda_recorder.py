@@ -39,6 +39,7 @@ def launches(graph: TokenGraph, rows: int) -> list[Launch]:
 class TestRandomNumbers:
     @pytest.mark.parametrize("own", [False, True])
     def test_every_replay_draws_anew_and_a_seed_repeats_the_row(self, own: bool) -> None:
+        torch.cuda.init()
         generator = torch.Generator("cuda") if own else torch.cuda.default_generators[0]
         if own:
             register_generator(generator)

@@ -30,32 +30,28 @@ def test_a_gloo_group_has_no_watchdog() -> None:
             dist.destroy_process_group()
 
 
-def test_every_backend_with_a_watchdog_is_waited_for_after_the_device(
+def test_every_group_with_a_watchdog_is_waited_for_after_the_device(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     order: list[str] = []
 
-    class Nccl:
-        def _wait_for_pending_works(self) -> None:
-            order.append("watchdog")
-
     class Group:
-        def __init__(self, backend: Any) -> None:
-            self.backend = backend
+        def __init__(self, name: str) -> None:
+            self._name = name
 
-        def _get_backend(self, device: torch.device) -> Any:
-            assert device.type == "cuda"
-            if self.backend is None:
-                raise RuntimeError("no backend for the device")
-            return self.backend
+        def name(self) -> str:
+            return self._name
 
-    groups = {Group(Nccl()): None, Group(None): None, Group(object()): None, Group(Nccl()): None}
+        def _wait_for_pending_works(self) -> None:
+            order.append(self._name)
+
+    groups = {Group(name): None for name in ("nccl", "gloo", "NCCL")}
     monkeypatch.setattr(dist, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: order.append("device"))
     monkeypatch.setattr(dist.distributed_c10d, "_world", SimpleNamespace(pg_map=groups))
     assert drain_nccl_works() == 2
-    assert order == ["device", "watchdog", "watchdog"]
+    assert order == ["device", "nccl", "NCCL"]
 
 
 def test_every_recording_waits_first(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,5 +85,7 @@ def test_collectives_run_eagerly_and_are_then_recorded() -> None:
             y = torch.randn(64, 8, device="cuda")
             assert torch.equal(graph.replay(y), y * 2 + 1)
             assert drain_nccl_works() == 1
+            del graph
+            torch.cuda.synchronize()
         finally:
             dist.destroy_process_group()

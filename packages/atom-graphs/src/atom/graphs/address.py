@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from atom.graphs.structure import span
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
 
 
 class _Memory:
@@ -38,19 +42,22 @@ def bytes_at(address: int, nbytes: int, device: torch.device, owner: object) -> 
     return torch.frombuffer(buffer, dtype=torch.uint8), buffer
 
 
+def ordinary() -> AbstractContextManager[Any]:
+    """Where tensors made are ordinary ones also in inference mode: they may be written outside of it."""
+    return torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext()
+
+
 def tensor_at(address: int, like: torch.Tensor, *, owner: object) -> torch.Tensor:
     """A tensor with the dtype, sizes and strides of `like` at `address`."""
-    with torch.inference_mode(False), torch.no_grad():
+    with ordinary():
         raw, _ = bytes_at(address, span(like), like.device, owner)
         return over(raw, 0, like)
 
 
 def over(raw: torch.Tensor, offset: int, like: torch.Tensor) -> torch.Tensor:
-    """A tensor with the dtype, sizes and strides of `like`, `offset` bytes into the storage of `raw`.
-
-    An ordinary tensor also where inference mode is on, so that it may be written outside of it.
-    """
-    with torch.inference_mode(False), torch.no_grad():
+    """A tensor with the dtype, sizes and strides of `like`, `offset` bytes into the storage of `raw`."""
+    with ordinary():
         made = torch.empty(0, dtype=like.dtype, device=raw.device)
-        made.set_(raw.untyped_storage(), offset // like.element_size(), like.size(), like.stride())
+        with torch.no_grad():
+            made.set_(raw.untyped_storage(), offset // like.element_size(), like.size(), like.stride())
         return made

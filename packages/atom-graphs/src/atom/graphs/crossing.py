@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from atom.graphs.address import over
+from atom.graphs.address import ordinary, over
 from atom.graphs.errors import RegionResultError
 from atom.graphs.placement import Placement
 from atom.graphs.recording import RegionNode
@@ -56,7 +56,8 @@ class Crossing:
         self, region: Region, args: tuple[Any, ...], kwargs: dict[str, Any], pool: GraphPool
     ) -> None:
         self._region, self._pool = region, pool
-        self._call = frozen_call(region.fn, args, kwargs, pool)
+        with ordinary():
+            self._call = frozen_call(region.fn, args, kwargs, pool)
         self.arguments = tensors_in((args, kwargs))
 
     def bind(self, results: list[Any]) -> tuple[RegionNode, Callable[[], Any], Any]:
@@ -69,7 +70,10 @@ class Crossing:
             results: The one result, taken out of the list: whether anybody else holds it can only be told
                 once nobody here does.
         """
-        result = _aliased(results)
+        with ordinary(), torch.no_grad():
+            return self._bind(_aliased(results))
+
+    def _bind(self, result: Any) -> tuple[RegionNode, Callable[[], Any], Any]:
         placed = _place(result, self.arguments, self._pool)
         handed = iter([sink.tensor for sink in placed])
         recorded = map_tensors(result, lambda _: next(handed))

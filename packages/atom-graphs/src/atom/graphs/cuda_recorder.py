@@ -23,7 +23,7 @@ from atom.graphs.structure import map_tensors
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from atom.graphs.pool import GraphPool
+    from atom.graphs.pool import CUDAPool
     from atom.graphs.region import Region
 
 
@@ -55,7 +55,7 @@ class CUDARecorder:
         self._watch = StreamWatch(self._stream)
 
     @property
-    def pool(self) -> GraphPool:
+    def pool(self) -> CUDAPool:
         return cuda_pool(self._device)
 
     def begin(self, *, breaks: bool) -> None:
@@ -65,6 +65,7 @@ class CUDARecorder:
         self._contexts.callback(caller.wait_stream, self._stream)
         self._contexts.enter_context(torch.cuda.device(self._device))
         self._contexts.enter_context(torch.cuda.stream(self._stream))
+        self.pool.prepare_thread()
         self._watch = StreamWatch(self._stream)
         self._contexts.enter_context(observing(self._watch))
         self._begin_segment()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from atom.graphs.pool import with_index
+
 if TYPE_CHECKING:
     import torch
 
@@ -27,7 +29,7 @@ def is_registered(generator: torch.Generator) -> bool:
 
 def registered_generators(device: torch.device) -> list[torch.Generator]:
     """The registered generators that live on `device`."""
-    return [g for g in _registered.values() if g.device == device]
+    return [g for g in _registered.values() if with_index(g.device) == device]
 
 
 def _state(generator: Any) -> int:

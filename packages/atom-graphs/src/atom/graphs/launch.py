@@ -32,8 +32,9 @@ class Launch:
         before = [g.get_offset() for g in generators]
         self.torch_launch()
         draws = before != [g.get_offset() for g in generators]
-        direct = not draws and graph_launch() is not None and hasattr(graph, "raw_cuda_graph_exec")
-        self.executable = c_void_p(graph.raw_cuda_graph_exec()) if direct else None
+        executable = getattr(super(torch.cuda.CUDAGraph, graph), "raw_cuda_graph_exec", None)
+        direct = executable is not None and not draws and graph_launch() is not None
+        self.executable = c_void_p(executable()) if direct and executable is not None else None
 
     def __call__(self) -> None:
         self.torch_launch()

@@ -7,41 +7,22 @@ recording. Synchronising the device finishes the collective; only the watchdog i
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, cast
-
 import torch
 import torch.distributed as dist
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-
-class _WaitsForWorks(Protocol):
-    def _wait_for_pending_works(self) -> None: ...
-
 
 def drain_nccl_works() -> int:
-    """Returns once no process group's watchdog has an eager collective left to poll; says how many it waited
-    for.
+    """Returns once no process group's watchdog has an eager collective left to poll; says how many groups
+    wait.
 
     Nothing to do, and nothing done, without an initialised process group on a device.
     """
     if not dist.is_available() or not dist.is_initialized() or not torch.cuda.is_available():
         return 0
-    backends = list(_nccl_backends(dist.distributed_c10d._world.pg_map))
-    if backends:
+    # RCCL goes by NCCL's name; gloo has no watchdog.
+    groups = [g for g in dist.distributed_c10d._world.pg_map if g.name().lower() == "nccl"]
+    if groups:
         torch.cuda.synchronize()
-    for backend in backends:
-        backend._wait_for_pending_works()
-    return len(backends)
-
-
-def _nccl_backends(groups: Iterable[Any]) -> Iterable[_WaitsForWorks]:
-    """The groups' device backends that poll from a thread of their own (NCCL, RCCL)."""
     for group in groups:
-        try:
-            backend = group._get_backend(torch.device("cuda"))
-        except RuntimeError:  # a group without a device backend, such as gloo's
-            continue
-        if hasattr(backend, "_wait_for_pending_works"):
-            yield cast("_WaitsForWorks", backend)
+        group._wait_for_pending_works()
+    return len(groups)

@@ -9,7 +9,8 @@ what its largest recording costs.
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import Any, Protocol, cast
+from threading import get_ident
+from typing import Any, Protocol
 
 import torch
 
@@ -77,13 +78,14 @@ class CUDAPool:
         self._grown = -1
         self._outside: set[int] = set()
         """Addresses known to lie elsewhere."""
+        self._prepared: set[int] = set()
 
     @property
     def device(self) -> torch.device:
         return self._device
 
     @property
-    def id(self) -> tuple[int, int]:
+    def id(self) -> Any:
         return self._pool.id
 
     def nbytes(self) -> int:
@@ -107,6 +109,17 @@ class CUDAPool:
             return tensor
         start, _, memory = found
         return over(memory, address - start, tensor)
+
+    def prepare_thread(self) -> None:
+        """Lets this thread record on the capture stream, which is current, even if it never computed before.
+
+        A capture cannot create the matrix library's handle. Its workspace for the capture stream goes to the
+        pool: were it outside, whoever clears the workspaces would take it from under the recordings.
+        """
+        if get_ident() not in self._prepared:
+            with torch.cuda.use_mem_pool(self._pool, self._device):
+                torch.cuda.current_blas_handle()  # type: ignore[no-untyped-call]
+            self._prepared.add(get_ident())
 
     def _containing(self, address: int) -> tuple[int, int, torch.Tensor] | None:
         found = self._look_up(address)
@@ -145,11 +158,11 @@ class CUDAPool:
         torch drops its pinned-memory side of a pool with the last graph recorded into it, and then refuses to
         record into that pool again.
         """
-        graph, pool = torch.cuda.CUDAGraph(), cast("Any", self._pool.id)
+        graph = torch.cuda.CUDAGraph()
         flag = torch.zeros(1, device=self._device)
         self.stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.device(self._device), torch.cuda.stream(self.stream):
-            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+            graph.capture_begin(pool=self.id, capture_error_mode="thread_local")
             flag.zero_()
             graph.capture_end()
         return graph

@@ -29,14 +29,11 @@ PHASES: tuple[Phase, Phase] = ("prefill", "decode")
 class Slot(NamedTuple):
     """An input tensor's place."""
 
-    at: int
-    """Position among the inputs."""
+    recorded: torch.Tensor
     address: int
     numel: int
     dtype: torch.dtype
-    strides: tuple[int, ...]
-    into: torch.Tensor
-    """What is copied into where an input lies elsewhere."""
+    contiguous: bool
 
 
 @dataclass(frozen=True)
@@ -47,24 +44,37 @@ class Bucket:
     recording: Recording
     inputs: tuple[Any, ...]
     """As given when it was recorded: those very tensors are read by each replay."""
-    slots: tuple[Slot, ...]
-    """One for each tensor among the inputs."""
-
-    in_place: tuple[tuple[int, int, int, torch.dtype], ...] | None
-    """(position, address, elements, dtype) of every input, if each is a contiguous tensor: what the common
-    replay compares. A contiguous tensor of as many elements at the same address is the same memory."""
+    slots: tuple[Slot | None, ...]
+    """One an input; None for an input that is no tensor."""
+    replay: Callable[[], Any]
+    """The recording's own."""
 
     @classmethod
     def of(cls, rows: int, recording: Recording, inputs: tuple[Any, ...]) -> Bucket:
-        slots = []
-        for at, given in enumerate(inputs):
-            if isinstance(given, torch.Tensor):
-                # Written later, perhaps outside of the inference mode that the tensor comes from.
-                into = tensor_at(given.data_ptr(), given, owner=given) if given.is_inference() else given
-                slots.append(Slot(at, given.data_ptr(), given.numel(), given.dtype, given.stride(), into))
-        plain = len(slots) == len(inputs) and all(inputs[s.at].is_contiguous() for s in slots)
-        in_place = tuple((s.at, s.address, s.numel, s.dtype) for s in slots) if plain else None
-        return cls(rows, recording, inputs, tuple(slots), in_place)
+        slots = tuple(
+            Slot(given, given.data_ptr(), given.numel(), given.dtype, given.is_contiguous())
+            if isinstance(given, torch.Tensor)
+            else None
+            for given in inputs
+        )
+        return cls(rows, recording, inputs, slots, recording.replay)
+
+    def reads(self, inputs: tuple[Any, ...]) -> bool:
+        """Whether these inputs are the memory that was recorded: the common replay asks no more."""
+        if len(inputs) != len(self.slots):
+            return False
+        for given, slot in zip(inputs, self.slots, strict=True):
+            if slot is None:
+                return False
+            recorded, address, numel, dtype, contiguous = slot
+            if given.data_ptr() != address:
+                return False
+            if given is not recorded and not (
+                # As many contiguous elements from the same address on are the same memory.
+                contiguous and given.is_contiguous() and given.numel() == numel and given.dtype is dtype
+            ):
+                return False
+        return True
 
     def load(self, inputs: tuple[Any, ...], rows: int) -> None:
         """Copies inputs of `rows` rows to where the recording reads them; rows past them become zero.
@@ -76,12 +86,16 @@ class Bucket:
         """
         self._check(inputs, rows)
         with torch.no_grad():
-            for slot in self.slots:
-                given = inputs[slot.at]
-                if given.data_ptr() != slot.address or given.stride() != slot.strides:
-                    slot.into[:rows].copy_(given)
+            for given, slot in zip(inputs, self.slots, strict=True):
+                if slot is None:
+                    continue
+                into = slot.recorded
+                if into.is_inference() and not torch.is_inference_mode_enabled():
+                    into = tensor_at(slot.address, into, owner=into)
+                if given.data_ptr() != slot.address or given.stride() != into.stride():
+                    into[:rows].copy_(given)
                 if rows < self.rows:
-                    slot.into[rows:].zero_()
+                    into[rows:].zero_()
 
     def trimmed(self, rows: int) -> Any:
         """The recorded result, cut to `rows` wherever it has the bucket's rows."""
@@ -174,22 +188,12 @@ class TokenGraph(Introspection):
         try:
             rows = inputs[0].size(0)
             bucket = self._exact[phase].get(rows)
-            if bucket is not None and bucket.in_place is not None and len(inputs) == len(bucket.in_place):
-                for at, address, numel, dtype in bucket.in_place:
-                    given = inputs[at]
-                    if (
-                        given.data_ptr() != address
-                        or given.numel() != numel
-                        or given.dtype is not dtype
-                        or not given.is_contiguous()
-                    ):
-                        break
-                else:
-                    hit = bucket
+            if bucket is not None and bucket.reads(inputs):
+                hit = bucket.replay
         except (AttributeError, IndexError, TypeError):
             rows = _rows(inputs)  # says what is wrong; the full check below does if this was not it
         if hit is not None:
-            return hit.recording.replay()
+            return hit()
         bucket = self._holding(rows, phase)
         bucket.load(inputs, rows)
         bucket.recording.replay()
