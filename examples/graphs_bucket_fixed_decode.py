@@ -1,8 +1,8 @@
 """Bucket-fixed regions: a decode whose lengths live on the device replays as one launch.
 
-A toy decoder with a growing cache. Every launch of its region follows from the bucket and lengths are read from a
-tensor, so a request graph is recorded beside the token graph of the same rows; `ForwardMode.decide` settles which of
-them a step replays.
+A toy decoder with a growing cache. Every launch of its region follows from the bucket, and lengths are read
+from a tensor, so a request graph is recorded beside the token graph of the same rows; `ForwardMode.decide`
+settles which of them a step replays.
 
     python examples/graphs_bucket_fixed_decode.py
 """

@@ -150,6 +150,16 @@ def test_an_input_that_is_no_tensor_must_stay_what_it_was(kind: Any) -> None:
         graph.replay(x, 4, None)
 
 
+def test_an_input_whose_memory_was_exchanged_is_copied(kind: Any) -> None:
+    graph = TokenGraph(lambda x: x * 2, recorder=kind.recorder)
+    x = kind.randn(3, 3)
+    kept = x.detach()
+    graph.record(x)
+    x.data = kind.randn(3, 3, seed=5)
+    assert torch.equal(graph.replay(x), x * 2)
+    assert torch.equal(kept, x)
+
+
 def test_a_strided_input_is_read_in_its_own_order(kind: Any) -> None:
     graph = TokenGraph(lambda x: x + 0, recorder=kind.recorder)
     square = kind.randn(3, 3)

@@ -136,7 +136,10 @@ class CUDARecorder:
         nodes = captured_nodes(self._stream)
         graph = capture.graph
         assert graph is not None
-        _end(graph)
+        if nodes:
+            graph.capture_end()
+        else:
+            _end_empty(graph)
         capture.graph = None
         if nodes == 0:
             return  # two regions in a row, or one first or last: nothing to launch
@@ -152,14 +155,15 @@ class CUDARecorder:
         ended, it puts all of that right.
         """
         with suppress(RuntimeError):
-            _end(graph)
+            _end_empty(graph)
             return
         if begin_capture(self._stream):
             with suppress(RuntimeError):
-                _end(graph)
+                _end_empty(graph)
 
 
-def _end(graph: torch.cuda.CUDAGraph) -> None:
+def _end_empty(graph: torch.cuda.CUDAGraph) -> None:
+    """Ends a capture that may hold nothing, of which torch would warn."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The CUDA Graph is empty")
         graph.capture_end()
