@@ -3,7 +3,6 @@ do?
 
     python benchmarks/bench_kernels.py                 # every section, a Markdown table
     python benchmarks/bench_kernels.py decode prefill  # some sections
-    python benchmarks/bench_kernels.py --tiles         # time tile shapes instead, to choose defaults from
 
 Times are medians of graph replays between device events, each graph holding one launch per input set; the
 sets are rotated through more memory than the device's cache holds. Read bandwidth is a `torch.sum` over 2 GiB
@@ -27,17 +26,16 @@ import triton
 
 from atom.models.kernels import PrefillPlan, pack, plan_decode, plan_prefill
 from atom.models.kernels.embedding import embedding
-from atom.models.kernels.gemv import GemvConfig, gemv
+from atom.models.kernels.gemv import GemvConfig
 from atom.models.kernels.graph_timer import time_in_graph
 from atom.models.kernels.launch import Launcher
-from atom.models.kernels.linear import LinearChooser, ProductKey
+from atom.models.kernels.linear import TORCH, Choice, LinearChooser, ProductKey, linear, measuring
 from atom.models.kernels.paged_decode import paged_decode
 from atom.models.kernels.paged_prefill import paged_prefill
 from atom.models.kernels.rms_norm import add_rms_norm
 from atom.models.kernels.rotary_cache import rotary_and_cache
 from atom.models.kernels.sampling import greedy, sample
 from atom.models.kernels.silu_mul import _silu_mul_kernel, silu_mul
-from atom.models.kernels.skinny_gemm import SkinnyConfig, skinny_gemm
 from atom.models.kernels.work_list import build_work_list
 
 if TYPE_CHECKING:
@@ -53,8 +51,10 @@ PRODUCTS = {
     "down": (4096, 14336),
     "lm_head": (128256, 4096),
 }
+FUSED = [("gate_up", ("norm", "silu")), ("qkv", ("norm",)), ("o", ("residual",)), ("down", ("residual",))]
 HEADS, KV_HEADS, HEAD_DIM, BLOCK = 32, 8, 128, 16
 REPEATS = 50
+GRAPH_US = 400
 
 
 @dataclass
@@ -85,11 +85,18 @@ def rotated(make: Callable[[], tuple], nbytes: int, limit: int = 24) -> list[tup
 def timed(function: Callable[..., object], sets: list[tuple], repeats: int | None = None) -> float:
     """Microseconds of one call, over all input sets."""
 
-    def run() -> None:
-        for inputs in sets:
-            function(*inputs)
+    def of_graph(rounds: int) -> float:
+        def run() -> None:
+            for _ in range(rounds):
+                for inputs in sets:
+                    function(*inputs)
 
-    return time_in_graph(run, repeats=repeats or REPEATS) / len(sets) * 1000
+        return time_in_graph(run, repeats=repeats or REPEATS) * 1000
+
+    once = of_graph(1)
+    # starting a graph takes as long as a small kernel: let it run long enough for that not to count
+    rounds = min(32, int(GRAPH_US / once) + 1)
+    return (once if rounds == 1 else of_graph(rounds)) / (rounds * len(sets))
 
 
 def measure_ceilings() -> Ceilings:
@@ -164,18 +171,19 @@ def _split(fused: torch.Tensor) -> list[torch.Tensor]:
     return [part.unflatten(1, (-1, HEAD_DIM)) for part in fused.split(sizes, dim=1)]
 
 
-def decode_sets(seqs: int, context: int, dtype: torch.dtype) -> list[tuple]:
+def decode_set(seqs: int, context: int, dtype: torch.dtype) -> tuple:
+    """query, keys, values, block tables, lengths and output of a decode step over shuffled blocks."""
     width = -(-context // BLOCK)
+    keys, values = (randn(seqs * width + 1, BLOCK, KV_HEADS, HEAD_DIM).to(dtype) for _ in range(2))
+    order = torch.randperm(seqs * width, device=DEVICE, dtype=torch.int32) + 1
+    lengths = torch.full((seqs,), context, device=DEVICE, dtype=torch.int32)
+    query = randn(seqs, HEADS, HEAD_DIM)
+    return query, keys, values, order.view(seqs, width), lengths, torch.empty_like(query)
+
+
+def decode_sets(seqs: int, context: int, dtype: torch.dtype) -> list[tuple]:
     nbytes = 2 * seqs * context * KV_HEADS * HEAD_DIM * dtype.itemsize
-
-    def make() -> tuple:
-        keys, values = (randn(seqs * width + 1, BLOCK, KV_HEADS, HEAD_DIM).to(dtype) for _ in range(2))
-        order = torch.randperm(seqs * width, device=DEVICE, dtype=torch.int32) + 1
-        lengths = torch.full((seqs,), context, device=DEVICE, dtype=torch.int32)
-        query = randn(seqs, HEADS, HEAD_DIM)
-        return query, keys, values, order.view(seqs, width), lengths, torch.empty_like(query)
-
-    return rotated(make, nbytes, limit=48)
+    return rotated(lambda: decode_set(seqs, context, dtype), nbytes, limit=48)
 
 
 def bench_decode(limits: Ceilings) -> Iterator[Row]:
@@ -250,27 +258,78 @@ def bench_prefill(limits: Ceilings) -> Iterator[Row]:
 
 
 def bench_linear(limits: Ceilings) -> Iterator[Row]:
-    for rows in (1, 2, 4, 8, 16, 32, 64):
-        for name, (n, k) in PRODUCTS.items():
-            chooser = LinearChooser()
-            chosen = chooser.measure(ProductKey(rows, n, k, BF16, DEVICE))
-            times = next(iter(chooser.milliseconds.values()))
-            best = min((t, str(c)) for c, t in times.items() if c != "torch")
-            floor = (n * k + rows * (n + k)) * 2 / limits.read
-            label = f"{name} {rows} x {n} x {k}{' (torch chosen)' if chosen == 'torch' else ''}"
-            yield Row("linear", label, best[0] * 1000, floor, times["torch"] * 1000)
+    plain = [(rows, name, ()) for rows in (1, 2, 4, 8, 16, 32, 64) for name in PRODUCTS]
+    fused = [(rows, *what) for rows in (1, 8, 32) for what in FUSED]
+    for rows, name, around in plain + fused:
+        n, k = PRODUCTS[name]
+        chooser = LinearChooser()
+        tile = (64, 128) if 1 < rows <= 64 else None
+        chosen = chooser.measure(ProductKey(rows, n, k, BF16, DEVICE, around, tile))
+        times = next(iter(chooser.milliseconds.values()))
+        ours = min(time for way, time in times.items() if way != TORCH) * 1000
+        floor = (n * k + rows * (n + k)) * 2 / limits.read
+        label = f"{name}{''.join(f' + {work}' for work in around)}, {rows} x {n} x {k}: {_named(chosen)}"
+        yield Row("linear", label, ours, floor, times[TORCH] * 1000)
 
 
-def bench_fused_linear(limits: Ceilings) -> Iterator[Row]:
-    for rows in (1, 8):
-        for name, around in (("gate_up", ("norm", "silu")), ("qkv", ("norm",)), ("down", ("residual",))):
-            n, k = PRODUCTS[name]
-            chooser = LinearChooser()
-            chooser.measure(ProductKey(rows, n, k, BF16, DEVICE, around))
-            times = next(iter(chooser.milliseconds.values()))
-            best = min((t, str(c)) for c, t in times.items() if c != "torch")
-            label = f"{name} + {', '.join(around)}, {rows} rows"
-            yield Row("fused linear", label, best[0] * 1000, n * k * 2 / limits.read, times["torch"] * 1000)
+def _named(choice: Choice) -> str:
+    """A choice in a few words."""
+    config = choice.config
+    if config is None:
+        return "torch"
+    if isinstance(config, GemvConfig):
+        return f"gemv {config.block_n}x{config.block_k}{' norm inside' if choice.fused_norm else ''}"
+    split = f" split {config.split_k}" if config.split_k > 1 else ""
+    return f"{'packed' if choice.packed else 'skinny'} {config.block_n}x{config.block_k}{split}"
+
+
+class DecodeLayers:
+    """32 decoder layers of the 8B shape with weights and caches of their own, as a decode step runs them."""
+
+    count, context = 32, 1024
+
+    def __init__(self) -> None:
+        shapes = {name: shape for name, shape in PRODUCTS.items() if name != "lm_head"}
+        self.weights = [
+            {n: randn(*shape).mul_(0.02) for n, shape in shapes.items()} for _ in range(self.count)
+        ]
+        self.tiles = [{n: pack(weight) for n, weight in layer.items()} for layer in self.weights]
+        self.gain = torch.ones(4096, device=DEVICE, dtype=BF16)
+        self.cos_sin = torch.rand(self.context, HEAD_DIM, device=DEVICE)
+
+    def use_rows(self, rows: int) -> int:
+        """Fill caches for `rows` sequences; bytes a step must read."""
+        self.caches = [decode_set(rows, self.context, BF16)[1:] for _ in range(self.count)]
+        self.positions = torch.full((rows,), self.context - 1, device=DEVICE)
+        self.slots = torch.arange(rows, device=DEVICE) + BLOCK
+        weights = sum(weight.nbytes for layer in self.weights for weight in layer.values())
+        return weights + 2 * self.count * rows * self.context * KV_HEADS * HEAD_DIM * 2
+
+    def step(self, x: torch.Tensor, packed: bool) -> torch.Tensor:
+        nothing = dict.fromkeys(PRODUCTS)
+        for weights, tiles, cache in zip(self.weights, self.tiles, self.caches, strict=True):
+            given = tiles if packed else nothing
+            norm = {"norm_weight": self.gain, "eps": 1e-5}
+            keys, values, tables, lengths, attended = cache
+            query, key, value = _split(linear(x, weights["qkv"], tiles=given["qkv"], **norm))
+            rotary_and_cache(query, key, value, self.positions, self.cos_sin, keys, values, self.slots)
+            paged_decode(query, keys, values, tables, lengths, attended, scale=HEAD_DIM**-0.5)
+            x = linear(attended.flatten(1), weights["o"], tiles=given["o"], residual=x)
+            up = linear(x, weights["gate_up"], tiles=given["gate_up"], silu=True, **norm)
+            x = linear(up, weights["down"], tiles=given["down"], residual=x)
+        return x
+
+
+def bench_layers(limits: Ceilings) -> Iterator[Row]:
+    """All a decode step of 32 layers launches, but the embedding, the head and the sampling, in one graph."""
+    layers = DecodeLayers()
+    for rows, packed in ((1, False), (8, False), (8, True), (32, False), (32, True)):
+        floor = layers.use_rows(rows) / limits.read
+        x = randn(rows, 4096)
+        with measuring():
+            layers.step(x, packed)
+        spent = time_in_graph(lambda x=x, packed=packed: layers.step(x, packed), repeats=REPEATS) * 1000
+        yield Row("32 layers", f"{rows} x {layers.context}{', packed' if packed else ''}", spent, floor)
 
 
 def bench_sampling(limits: Ceilings) -> Iterator[Row]:
@@ -354,73 +413,9 @@ SECTIONS = {
     "decode": bench_decode,
     "prefill": bench_prefill,
     "linear": bench_linear,
-    "fused": bench_fused_linear,
+    "layers": bench_layers,
     "sampling": bench_sampling,
 }
-
-
-def tiles_of_products(limits: Ceilings) -> None:
-    for name in ("o", "gate_up", "down", "qkv"):
-        n, k = PRODUCTS[name]
-        weights = [w for (w,) in rotated(lambda n=n, k=k: (randn(n, k),), n * k * 2)]
-        floor = n * k * 2 / limits.read
-        x = randn(1, k)
-        for block_n, block_k, warps in itertools.product((2, 4, 8), (512, 1024, 2048), (4, 8)):
-            if block_n * block_k > 8192 or block_n * block_k < 2048:
-                continue
-            config = GemvConfig(block_n, block_k, warps)
-            spent = timed(lambda w, x=x, c=config: gemv(x, w, config=c), [(w,) for w in weights], 20)
-            print(f"{name} rows 1 {spent / floor:.3f} {config}")
-        for rows in (8, 32, 64):
-            x = randn(rows, k)
-            spent = timed(lambda w, x=x: F.linear(x, w), [(w,) for w in weights], 20)
-            print(f"{name} rows {rows} {spent / floor:.3f} torch")
-            for config in _skinny_configs(rows):
-                spent = timed(
-                    lambda w, x=x, c=config: skinny_gemm(x, w, config=c), [(w,) for w in weights], 20
-                )
-                print(f"{name} rows {rows} {spent / floor:.3f} {config}", flush=True)
-                if config.split_k == 1 and config.block_n == 64:
-                    packed = [(pack(w, config.block_n, config.block_k),) for w in weights]
-                    spent = timed(lambda w, x=x, c=config: skinny_gemm(x, w, config=c), packed, 20)
-                    print(f"{name} rows {rows} {spent / floor:.3f} packed {config}", flush=True)
-                    del packed
-
-
-def _skinny_configs(rows: int) -> Iterator[SkinnyConfig]:
-    shapes = [(16, 256, 5), (16, 512, 3), (32, 128, 6), (32, 256, 4), (64, 64, 8), (64, 128, 5), (128, 64, 5)]
-    for (block_n, block_k, stages), split, first in itertools.product(shapes, (1, 2, 4), (False, True)):
-        if (first and block_n < 64) or (block_n < 32 and (split > 1 or rows == 64)):
-            continue
-        yield SkinnyConfig(block_n, block_k, split, 4, stages, first)
-
-
-def tiles_of_attention(limits: Ceilings) -> None:
-    tiles = [(32, 4, 3), (64, 4, 2), (64, 4, 3), (64, 4, 4), (64, 2, 3), (128, 4, 2), (128, 8, 2)]
-    for seqs, context, ways in ((1, 1024, (4, 8, 16)), (32, 1024, (1, 2)), (1, 32768, (16, 32))):
-        sets = decode_sets(seqs, context, BF16)
-        floor = 2 * seqs * context * KV_HEADS * HEAD_DIM * 2 / limits.read
-        made = plan_decode(seqs=seqs, kv_heads=KV_HEADS, head_dim=HEAD_DIM, max_seqlen_k=context, dtype=BF16)
-        for splits, (block_n, warps, stages) in itertools.product(ways, tiles):
-            plan = replace(made, splits=splits, block_n=block_n, num_warps=warps, num_stages=stages)
-            spent = timed(lambda *a, p=plan: paged_decode(*a, scale=0.1, plan=p), sets, 20)
-            print(f"decode {seqs} x {context} {spent:.2f} us {spent / floor:.2f} {plan}", flush=True)
-    for block_q, block_n, warps, stages in itertools.product((16, 32), (64, 128), (4, 8), (2, 3)):
-        inputs, plan = prefill_step(
-            [8192], 0, block_q=block_q, block_n=block_n, num_warps=warps, num_stages=stages
-        )
-        plan = replace(plan, items=8192 // block_q + 2)
-        work = torch.empty(plan.items, 4, device=DEVICE, dtype=torch.int32)
-        starts = torch.tensor([0, 8192], device=DEVICE, dtype=torch.int32)
-        build_work_list(starts, starts[1:], 8192, plan, work)
-        inputs = (*inputs[:4], work, inputs[5])
-        try:
-            spent = timed(lambda *a, p=plan: paged_prefill(*a, p, scale=0.1), [inputs], 10)
-        except triton.runtime.errors.OutOfResources as error:
-            print(f"prefill {plan}: {error}")
-            continue
-        rate = 4 * 8192 * 8193 / 2 * HEADS * HEAD_DIM / spent / 1e6
-        print(f"prefill 8192 {spent:.0f} us {rate:.0f} TFLOP/s {plan}", flush=True)
 
 
 def main() -> None:
@@ -429,10 +424,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("sections", nargs="*", help=f"of {', '.join(SECTIONS)}; all when none is named")
-    parser.add_argument("--tiles", action="store_true", help="time tile shapes")
     parser.add_argument("--repeats", type=int, default=REPEATS, help="graph replays a median is taken over")
     given = parser.parse_args()
-    unknown = set(given.sections) - set(SECTIONS) - {"products", "attention"}
+    unknown = set(given.sections) - set(SECTIONS)
     if unknown:
         parser.error(f"no section {', '.join(sorted(unknown))}; there are {', '.join(SECTIONS)}")
     if not torch.cuda.is_available():
@@ -442,11 +436,6 @@ def main() -> None:
     limits = measure_ceilings()
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, triton {triton.__version__}")
     print(f"read bandwidth {limits.read / 1e6:.3f} TB/s, matrix rate {limits.matrix / 1e6:.0f} TFLOP/s\n")
-    if given.tiles:
-        for name, tiles in (("products", tiles_of_products), ("attention", tiles_of_attention)):
-            if not given.sections or name in given.sections:
-                tiles(limits)
-        return
     print("| kernel | shape | us | floor us | x floor | torch us | x torch |\n|---|---|---|---|---|---|---|")
     for name in given.sections or SECTIONS:
         for row in SECTIONS[name](limits):

@@ -1,11 +1,14 @@
+import dataclasses
+
 import pytest
 import torch
 import torch.nn.functional as F
 
 from atom.models.kernels import linear as linear_module
-from atom.models.kernels.errors import KernelError
+from atom.models.kernels.errors import KernelArgumentError, KernelError
 from atom.models.kernels.gemv import GemvConfig
-from atom.models.kernels.linear import TORCH, LinearChooser, ProductKey, candidates
+from atom.models.kernels.linear import TORCH, Choice, LinearChooser, ProductKey, candidates
+from atom.models.kernels.packed_weight import pack
 from atom.models.kernels.reference import linear as twin
 from atom.models.kernels.skinny_gemm import SkinnyConfig
 
@@ -24,9 +27,9 @@ def timed(monkeypatch):
     def make(milliseconds):
         calls = []
 
-        def time(product, candidate):
-            calls.append(candidate)
-            return milliseconds(candidate)
+        def time(product, ways):
+            calls.extend(ways)
+            return {way: milliseconds(way) for way in ways}
 
         monkeypatch.setattr(linear_module, "_time", time)
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
@@ -37,17 +40,16 @@ def timed(monkeypatch):
 
 def test_before_measuring_one_row_takes_the_gemv_and_more_take_torch():
     chooser = LinearChooser()
-    assert chooser.choose(key(1)) == GemvConfig()
+    assert chooser.choose(key(1)) == Choice(GemvConfig())
     assert chooser.choose(key(8)) == TORCH
     assert chooser.choose(key(4096)) == TORCH
 
 
 def test_the_fastest_is_remembered_and_not_timed_again(timed):
-    chooser, calls = timed(lambda c: 1.0 if isinstance(c, SkinnyConfig) and c.block_n == 32 else 2.0)
+    chooser, calls = timed(lambda c: 1.0 if c.config and c.config.block_n == 32 else 2.0)
     chosen = chooser.measure(key(8))
     count = len(calls)
-    assert isinstance(chosen, SkinnyConfig)
-    assert chosen.block_n == 32
+    assert chosen.config.block_n == 32
     assert chooser.measure(key(8)) == chooser.choose(key(8)) == chosen
     assert len(calls) == count == len(candidates(key(8)))
 
@@ -70,9 +72,26 @@ def test_measuring_during_a_capture_is_refused(monkeypatch):
         LinearChooser().measure(key(2))
 
 
-@pytest.mark.parametrize("around", [("norm",), ("silu",), ("norm", "silu")])
-def test_work_that_needs_whole_sums_is_never_split(around):
-    assert all(c.split_k == 1 for c in candidates(key(8, around)) if isinstance(c, SkinnyConfig))
+def test_a_product_with_silu_is_never_split():
+    configs = [choice.config for choice in candidates(key(8, ("silu",)))]
+    assert all(config.split_k == 1 for config in configs if isinstance(config, SkinnyConfig))
+    assert any(choice.config.split_k > 1 for choice in candidates(key(8)) if choice.config)
+
+
+def test_packed_ways_are_candidates_only_of_packed_weights():
+    packed = dataclasses.replace(key(8), tile=(64, 128))
+    assert any(choice.packed for choice in candidates(packed))
+    assert not any(choice.packed for choice in candidates(key(8)))
+
+
+def test_a_norm_before_one_row_is_tried_fused_and_apart():
+    tried = {choice.fused_norm for choice in candidates(key(1, ("norm",))) if choice.config}
+    assert tried == {False, True}
+
+
+def test_silu_with_a_bias_is_refused():
+    with pytest.raises(KernelArgumentError, match="silu takes no bias"):
+        linear_module.linear(torch.zeros(1, 4), torch.zeros(4, 4), bias=torch.zeros(4), silu=True)
 
 
 def test_many_rows_leave_only_torch():
@@ -93,22 +112,17 @@ def test_twin_is_the_separate_operations(random):
 def test_every_candidate_computes_the_product(rows, fused):
     x = torch.randn(rows, 512, device="cuda", dtype=torch.bfloat16)
     weight = torch.randn(256, 512, device="cuda", dtype=torch.bfloat16) * 0.05
-    around = {"residual": None, "norm_weight": None, "silu": False}
-    if fused:
-        around = {"residual": x.new_ones(rows, 128), "norm_weight": x[0].clone(), "silu": True}
-    product = linear_module._key(x, weight, *around.values())
+    tiles = pack(weight)
+    torch.cuda.synchronize()  # a weight must not be the work of the launch just before
+    residual, gain, silu = (x.new_ones(rows, 128), x[0].clone(), True) if fused else (None, None, False)
+    wide = [None if tensor is None else tensor.double() for tensor in (residual, gain)]
     exact = twin.linear(
-        x.double(),
-        weight.double(),
-        eps=1e-5,
-        **{n: v.double() if isinstance(v, torch.Tensor) else v for n, v in around.items()},
+        x.double(), weight.double(), residual=wide[0], norm_weight=wide[1], eps=1e-5, silu=silu
     )
-    for candidate in candidates(product):
-        actual = linear_module._compute(
-            candidate, x, weight, None, around["residual"], around["norm_weight"], 1e-5, around["silu"]
-        )
+    for way in candidates(linear_module._key(x, weight, tiles, residual, gain, silu)):
+        actual = linear_module._compute(way, x, weight, tiles, None, residual, gain, 1e-5, silu)
         error = (actual.double() - exact).norm() / exact.norm()
-        assert error < 1.2e-2, candidate
+        assert error < 1.2e-2, way
 
 
 @gpu

@@ -15,14 +15,14 @@ def calls():
         "add_rms_norm": (x, torch.randn(3, 8), weight, 1e-5),
         "silu_mul": (x,),
         "embedding": (ids, table),
-        "linear": (x, matrix, torch.randn(6)),
+        "linear": (x, matrix, None, torch.randn(6)),
     }
 
 
 @pytest.mark.parametrize("name", list(calls()))
 def test_an_op_is_its_twin_on_the_cpu(name):
     arguments = calls()[name]
-    keywords = {"bias": arguments[2]} if name == "linear" else {}
+    keywords = {"bias": arguments[3]} if name == "linear" else {}
     plain = arguments[:2] if name == "linear" else arguments
     torch.testing.assert_close(getattr(ops, name)(*arguments), getattr(torch_set, name)(*plain, **keywords))
 

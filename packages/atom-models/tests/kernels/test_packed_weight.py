@@ -13,8 +13,8 @@ def test_packing_can_be_undone():
 def test_a_tile_lies_in_one_piece():
     weight = torch.arange(64 * 128).view(64, 128)
     packed = pack(weight, 32, 64)
-    assert torch.equal(packed.tiles.flatten()[: 32 * 64].view(32, 64), weight[:32, :64])
-    assert torch.equal(packed.tiles[1, 1], weight[32:, 64:])
+    assert torch.equal(packed.flatten()[: 32 * 64].view(32, 64), weight[:32, :64])
+    assert torch.equal(packed[1, 1], weight[32:, 64:])
 
 
 def test_tiles_that_do_not_divide_are_refused():

@@ -111,17 +111,13 @@ def test_fp8_cache_stores_the_scaled_and_clamped_value(backend, random):
 
 def test_twin_of_the_fused_call_is_rotation_then_write(random, step):
     query, key, value, positions, cos_sin = step(3, 4, 2, 16, 16, torch.float64)
-    k_cache, v_cache = (
-        torch.zeros(2, 16, 2, 16, dtype=torch.float64),
-        torch.zeros(2, 16, 2, 16, dtype=torch.float64),
-    )
+    k_cache, v_cache = key.new_zeros(2, 16, 2, 16), key.new_zeros(2, 16, 2, 16)
     complex_key = torch.view_as_complex(torch.stack(key.chunk(2, dim=-1), dim=-1).contiguous())
-    turn = torch.polar(torch.ones(()).double(), torch.atan2(*cos_sin.double().chunk(2, dim=1)[::-1]))[
-        positions
-    ]
+    cos, sin = cos_sin.double().chunk(2, dim=1)
+    turn = torch.complex(cos, sin)[positions]
     expected = torch.view_as_real(complex_key * turn[:, None]).transpose(-1, -2).flatten(-2)
 
-    slots = torch.tensor([16, 17, 18])
+    slots = positions * 0 + torch.arange(16, 19, device=positions.device)
     twin.rotary_and_cache(query, key, value, positions, cos_sin.double(), k_cache, v_cache, slots)
 
     torch.testing.assert_close(k_cache[1, :3], expected, rtol=1e-6, atol=1e-6)

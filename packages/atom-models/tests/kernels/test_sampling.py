@@ -46,7 +46,7 @@ def test_greedy_takes_the_first_of_the_largest(backend, random, rows, vocab, dty
     assert actual[0] == vocab // 2
 
 
-@pytest.mark.parametrize("vocab", [97, 5000])
+@pytest.mark.parametrize("vocab", [97, 2500])
 @pytest.mark.parametrize(
     "cuts",
     [
@@ -66,14 +66,14 @@ def test_greedy_takes_the_first_of_the_largest(backend, random, rows, vocab, dty
     ids=str,
 )
 def test_draws_equal_the_twins_in_float64(backend, random, draw, vocab, cuts):
-    rows = 12 if backend.is_device else 6
+    rows = 12 if backend.is_device else 4
     logits = random(rows, vocab, scale=3.0)
     seeds = torch.randint(0, 2**62, (rows,), generator=random.generator)
 
     actual = draw(logits, seeds=seeds, steps=range_of(rows), **cuts)
     wanted = draw(logits, seeds=seeds, steps=range_of(rows), kernel=False, **cuts)
 
-    # a draw that lands within float32 rounding of a boundary may take the neighbour
+    # two scores within float32 rounding of each other, or a token within it of a cut, may go either way
     assert (actual == wanted).float().mean() >= 1 - 1 / rows
     assert ((actual >= 0) & (actual < vocab)).all()
 
@@ -123,18 +123,19 @@ def test_tokens_that_tie_at_the_cut_are_all_kept(backend, draw):
     assert len(tokens.unique()) > (7 if backend.is_device else 2)
 
 
-def test_uniform_is_philox(random):
-    seeds = torch.tensor([0, 1, -1, 2**40 + 5])
-    values = twin.uniform(seeds, torch.tensor([0, 5, 2**31 - 1, 9]))
-    assert ((values >= 0) & (values < 1)).all()
-    # Random123's known answer for key 0, counter 0 begins 0x6627e8d5
-    assert float(values[0]) == pytest.approx(0x6627E8D5 * 4.6566127342e-10)
+def test_philox_gives_its_known_answers():
+    zero = torch.zeros(1, dtype=torch.int64)
+    ones = torch.full((1,), -1, dtype=torch.int64)
+    # the first words of the reference implementation's known answers for key 0 and counter 0
+    assert int(twin.philox(zero, zero, zero)) == 0x6627E8D5
+    assert int(twin.philox(ones, zero, zero)) != int(twin.philox(zero, zero, zero))
+    assert int(twin.philox(zero, zero, ones)) != int(twin.philox(zero, ones, zero))
 
 
-def test_uniform_numbers_are_uniform():
-    values = twin.uniform(torch.zeros(20_000, dtype=torch.int64), torch.arange(20_000))
-    counts = torch.histc(values, bins=20, min=0, max=1)
-    assert (counts - 1000).abs().max() < 200
+def test_gumbel_noise_has_its_mean_and_variance():
+    noise = twin.gumbel(torch.arange(50), torch.zeros(50, dtype=torch.int64), 2000)
+    assert float(noise.mean()) == pytest.approx(0.5772, abs=0.02)
+    assert float(noise.var()) == pytest.approx(1.6449, abs=0.06)
 
 
 def test_settings_of_another_length_are_refused(backend, random):

@@ -5,14 +5,13 @@ from __future__ import annotations
 from atom.models.kernels.attention_plan import DecodePlan, PrefillPlan, plan_decode, plan_prefill
 from atom.models.kernels.errors import KernelArgumentError, KernelError
 from atom.models.kernels.kernel_set import KernelSet, for_device
-from atom.models.kernels.packed_weight import PackedWeight, pack, unpack
+from atom.models.kernels.packed_weight import pack, unpack
 
 __all__ = [
     "DecodePlan",
     "KernelArgumentError",
     "KernelError",
     "KernelSet",
-    "PackedWeight",
     "PrefillPlan",
     "for_device",
     "pack",

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from atom.models.kernels.errors import KernelArgumentError
+from atom.models.kernels.tiling import next_power_of_2
 
 __all__ = ["DecodePlan", "PrefillPlan", "plan_decode", "plan_prefill"]
 
@@ -55,13 +56,13 @@ def plan_decode(
     `processors` is the device's multiprocessor count; None asks the current device.
     """
     count = _processors(processors)
-    block_n = _block_n(head_dim, dtype)
+    block_n = _block_n(head_dim, dtype) * (2 if head_dim * dtype.itemsize <= 512 else 1)
     programs = max(1, seqs * kv_heads)
     # two programs a processor keep enough loads in flight; more splits only add merging
-    wanted = -(-2 * count // programs)
+    wanted = 2 * count // programs
     useful = -(-max_seqlen_k // max(_MIN_SPLIT_TOKENS, block_n))
     splits = max(1, min(wanted, useful, _MAX_SPLITS))
-    return DecodePlan(splits, block_n, num_warps=4, num_stages=_stages(head_dim, dtype))
+    return DecodePlan(splits, block_n, num_warps=4, num_stages=2)
 
 
 def plan_prefill(
@@ -81,15 +82,14 @@ def plan_prefill(
     count = _processors(processors)
     group = heads // kv_heads
     block_m = _block_m(rows, group, head_dim, dtype)
-    block_q = max(1, block_m // _next_power_of_2(group))
+    block_q = max(1, block_m // next_power_of_2(group))
     parts = min(max_seqs + 1, rows)  # the padding rows count as one more sequence
     items = (rows + parts * (block_q - 1)) // block_q
     block_n = _block_n(head_dim, dtype)
     useful = -(-max_seqlen_k // max(_MIN_SPLIT_TOKENS, block_n))
     wanted = 2 * count // max(1, items * kv_heads)
     splits = max(1, min(wanted, useful, _MAX_SPLITS))
-    warps = 8 if block_m >= 128 else 4
-    return PrefillPlan(block_q, items, splits, block_n, warps, _stages(head_dim, dtype))
+    return PrefillPlan(block_q, items, splits, block_n, num_warps=4, num_stages=_stages(head_dim, dtype))
 
 
 def _processors(given: int | None) -> int:
@@ -100,10 +100,6 @@ def _processors(given: int | None) -> int:
     return _FALLBACK_PROCESSORS
 
 
-def _next_power_of_2(number: int) -> int:
-    return 1 << (number - 1).bit_length()
-
-
 def _block_n(head_dim: int, dtype: torch.dtype) -> int:
     return 64 if head_dim * dtype.itemsize <= 256 else 32
 
@@ -111,7 +107,7 @@ def _block_n(head_dim: int, dtype: torch.dtype) -> int:
 def _block_m(rows: int, group: int, head_dim: int, dtype: torch.dtype) -> int:
     """Rows of a query tile: what fits the registers, but no more than the bucket can fill."""
     largest = 128 if head_dim * dtype.itemsize <= 256 else 64
-    return max(16, min(largest, _next_power_of_2(rows * group)))
+    return max(16, min(largest, next_power_of_2(rows * group)))
 
 
 def _stages(head_dim: int, dtype: torch.dtype) -> int:

@@ -9,17 +9,9 @@ loops: blocks that every row sees whole run without masks, the rest with them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import triton.language as tl
 
-from atom.models.kernels.errors import KernelArgumentError
 from atom.models.kernels.jit import jit
-from atom.models.kernels.launch import Launcher
-
-if TYPE_CHECKING:
-    import torch
-
 
 LOG2_E = 1.4426950408889634
 
@@ -129,88 +121,3 @@ def attend_range(
     divisor = tl.where(saw, row_sum, 1.0)
     log_sum = tl.where(saw, row_max + tl.log2(divisor), float("-inf"))
     return accumulator / divisor[:, None], log_sum
-
-
-@jit
-def split_range(
-    split: tl.tensor, length: tl.tensor, SPLITS: tl.constexpr, BLOCK_N: tl.constexpr
-) -> tl.tensor:
-    """This split's share `[begin, end)` of `length` keys, in whole blocks; empty where there is none left."""
-    share = tl.cdiv(tl.cdiv(length, SPLITS), BLOCK_N) * BLOCK_N
-    begin = split * share
-    return begin, tl.minimum(begin + share, length)
-
-
-@jit
-def _merge_kernel(
-    partial: tl.tensor,
-    log_sums: tl.tensor,
-    out: tl.tensor,
-    v_scale: tl.tensor,
-    OUT_STRIDE: tl.constexpr,
-    HEADS: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    DIM_BLOCK: tl.constexpr,
-    SPLITS: tl.constexpr,
-    SPLIT_BLOCK: tl.constexpr,
-) -> None:
-    row = tl.program_id(0).to(tl.int64)
-    head = tl.program_id(1)
-    dim = tl.arange(0, DIM_BLOCK)
-    split = tl.arange(0, SPLIT_BLOCK)
-    entry = (row * HEADS + head) * SPLITS + split
-    log_sum = tl.load(log_sums + entry, mask=split < SPLITS, other=float("-inf"))
-    live = log_sum > float("-inf")
-    top = tl.max(log_sum, axis=0)
-    weight = tl.where(live, tl.exp2(log_sum - tl.where(top > float("-inf"), top, 0.0)), 0.0)
-    # dead splits were never written: their memory is not read
-    inside = live[:, None] & (dim < HEAD_DIM)[None, :]
-    values = tl.load(partial + entry[:, None] * HEAD_DIM + dim[None, :], mask=inside, other=0.0)
-    total = tl.sum(weight, axis=0)
-    merged = tl.sum(values * weight[:, None], axis=0) / tl.where(total > 0, total, 1.0) * v_scale
-    target = out + row * OUT_STRIDE + head * HEAD_DIM + dim
-    tl.store(target, merged.to(out.dtype.element_ty), mask=dim < HEAD_DIM)
-
-
-_launch_merge = Launcher(_merge_kernel)
-
-
-def merge_splits(partial: torch.Tensor, log_sums: torch.Tensor, out: torch.Tensor, v_scale: float) -> None:
-    """Merge `partial` float32 `[rows, heads, splits, head_dim]` by `log_sums` `[rows, heads, splits]` into
-    `out`.
-
-    A split whose log-sum is -inf saw nothing and is not read; a row with none but such splits becomes zeros.
-    """
-    rows, heads, splits, head_dim = partial.shape
-    dim_block = 1 << (head_dim - 1).bit_length()
-    split_block = 1 << (splits - 1).bit_length()
-    _launch_merge(
-        (rows, heads, 1),
-        (partial, log_sums, out, v_scale),
-        (out.stride(0), heads, head_dim, dim_block, splits, split_block),
-        num_warps=2,
-    )
-
-
-def check_attention(
-    query: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, out: torch.Tensor
-) -> None:
-    """Refuse shapes and layouts no attention launch could be right for."""
-    heads, head_dim = query.shape[1:]
-    if k_cache.shape != v_cache.shape or k_cache.shape[3] != head_dim or heads % k_cache.shape[2]:
-        raise KernelArgumentError(
-            f"attention: caches {tuple(k_cache.shape)} and {tuple(v_cache.shape)} do not fit {heads} query "
-            f"heads: want [num_blocks, block_size, kv_heads, {head_dim}] with kv_heads dividing {heads}"
-        )
-    if not (k_cache.is_contiguous() and v_cache.is_contiguous()):
-        raise KernelArgumentError("attention: the caches must be dense")
-    for name, tensor in (("query", query), ("out", out)):
-        if (
-            tensor.shape != query.shape
-            or tensor.stride(2) != 1
-            or (heads > 1 and tensor.stride(1) != head_dim)
-        ):
-            raise KernelArgumentError(
-                f"attention: {name} must be {tuple(query.shape)} with dense heads, got {tuple(tensor.shape)} "
-                f"with strides {tensor.stride()}"
-            )

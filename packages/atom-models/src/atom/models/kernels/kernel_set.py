@@ -36,6 +36,7 @@ class KernelSet(Protocol):
         x: torch.Tensor,
         weight: torch.Tensor,
         *,
+        tiles: torch.Tensor | None = None,
         bias: torch.Tensor | None = None,
         residual: torch.Tensor | None = None,
         norm_weight: torch.Tensor | None = None,

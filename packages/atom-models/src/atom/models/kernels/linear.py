@@ -16,29 +16,42 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F
 
-from atom.models.kernels.errors import KernelError
+from atom.models.kernels.errors import KernelArgumentError, KernelError
 from atom.models.kernels.gemv import GemvConfig, gemv
 from atom.models.kernels.graph_timer import time_in_graph
+from atom.models.kernels.packed_weight import pack
 from atom.models.kernels.rms_norm import rms_norm
 from atom.models.kernels.silu_mul import silu_mul
 from atom.models.kernels.skinny_gemm import MOST_ROWS, SkinnyConfig, skinny_gemm
+from atom.models.kernels.tiling import ceil_div
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["TORCH", "Choice", "LinearChooser", "ProductKey", "chooser", "linear", "measuring"]
-
-TORCH = "torch"
-"""The choice of torch's product, with the work around it as separate kernels."""
-
-Choice = str | GemvConfig | SkinnyConfig
+__all__ = ["TORCH", "Choice", "LinearChooser", "ProductKey", "candidates", "chooser", "linear", "measuring"]
 
 _MUST_WIN_BY = 0.98  # another way than torch's has to be measurably faster
 
 
 @dataclass(frozen=True, slots=True)
+class Choice:
+    """A way to compute a product: torch's (no config), or a kernel's; `packed` reads the packed weight."""
+
+    config: GemvConfig | SkinnyConfig | None = None
+    packed: bool = False
+    fused_norm: bool = False
+
+
+TORCH = Choice()
+
+
+@dataclass(frozen=True, slots=True)
 class ProductKey:
-    """What the choice depends on. `around` names the fused work: those of norm, silu, residual asked for."""
+    """What the choice depends on.
+
+    `around` names the work around the product that was asked for (of norm, silu, residual), `tile` the packed
+    weight's tile if there is one.
+    """
 
     rows: int
     n: int
@@ -46,6 +59,7 @@ class ProductKey:
     dtype: torch.dtype
     device: torch.device
     around: tuple[str, ...] = ()
+    tile: tuple[int, int] | None = None
 
 
 @dataclass
@@ -62,8 +76,7 @@ class LinearChooser:
         return found if found is not None else _default(key)
 
     def measure(self, key: ProductKey) -> Choice:
-        """Time every candidate on random numbers of the key's shape, unless that was done; returns the
-        fastest.
+        """Time every candidate on random numbers of the key's shape, unless that was done; the fastest.
 
         Raises KernelError while a stream is captured: timing launches would be recorded instead of run.
         """
@@ -73,7 +86,7 @@ class LinearChooser:
             raise KernelError(
                 "linear: cannot measure while a graph is captured; measure in the warm-up before it"
             )
-        times = {candidate: _time(key, candidate) for candidate in candidates(key)}
+        times = _time(key, candidates(key))
         fastest = min(times, key=times.__getitem__)
         if times[fastest] > _MUST_WIN_BY * times[TORCH]:
             fastest = TORCH
@@ -100,6 +113,7 @@ def linear(
     x: torch.Tensor,
     weight: torch.Tensor,
     *,
+    tiles: torch.Tensor | None = None,
     bias: torch.Tensor | None = None,
     residual: torch.Tensor | None = None,
     norm_weight: torch.Tensor | None = None,
@@ -110,44 +124,62 @@ def linear(
 
     Around it, in this order: `rms_norm(x, norm_weight, eps)` before; SiLU of the first half of the outputs
     times the second (`silu`, weight `[2n, k]`), `+ bias`, `+ residual` after. What is fused keeps float32 in
-    between, so its last bits differ from the separate operations'.
+    between, so its last bits differ from the separate operations'. `tiles` is the same weight packed, for few
+    rows.
     """
-    key = _key(x, weight, residual, norm_weight, silu)
+    if silu and bias is not None:
+        raise KernelArgumentError("linear: silu takes no bias")
+    key = _key(x, weight, tiles, residual, norm_weight, silu)
     choice = chooser.measure(key) if chooser.measures else chooser.choose(key)
-    return _compute(choice, x, weight, bias, residual, norm_weight, eps, silu)
+    return _compute(choice, x, weight, tiles, bias, residual, norm_weight, eps, silu)
 
 
 def candidates(key: ProductKey) -> list[Choice]:
     """The ways worth timing for a product: torch's first."""
-    found: list[Choice] = [TORCH]
+    found = [TORCH]
     if key.rows == 1:
-        found += [GemvConfig(4, 1024, 4), GemvConfig(2, 1024, 4), GemvConfig(4, 512, 4)]
+        for config in _GEMV:
+            found.append(Choice(config))
+            if "norm" in key.around:
+                found.append(Choice(config, fused_norm=True))
     elif key.rows <= MOST_ROWS:
-        whole_sum = "norm" in key.around or "silu" in key.around  # these cannot be split along k
-        found += [config for config in _SKINNY[_row_block(key.rows)] if config.split_k == 1 or not whole_sum]
-    return found
+        found += [Choice(config) for config in _SKINNY[_row_block(key.rows)]]
+        if key.tile is not None:
+            found += [Choice(config, packed=True) for config in _PACKED]
+    whole_sums = "silu" in key.around  # SiLU needs them, so k cannot be split
+    return [choice for choice in found if not (whole_sums and _splits(choice))]
 
 
-_SKINNY: dict[int, list[SkinnyConfig]] = {
+_GEMV = [GemvConfig(2, 1024, 4), GemvConfig(2, 2048, 8), GemvConfig(4, 1024, 4), GemvConfig(4, 2048, 8)]
+_PACKED = [
+    SkinnyConfig(num_stages=5, weight_first=True),
+    SkinnyConfig(num_stages=5, weight_first=True, split_k=2),
+    SkinnyConfig(num_stages=5),
+]
+_SKINNY = {
     16: [
-        SkinnyConfig(block_n=32, block_k=256, num_stages=4),
-        SkinnyConfig(block_n=16, block_k=256, num_stages=5),
-        SkinnyConfig(block_n=64, block_k=128, num_stages=5),
-        SkinnyConfig(block_n=64, block_k=128, num_stages=5, split_k=4),
+        SkinnyConfig(64, 128, num_stages=5, weight_first=True),
+        SkinnyConfig(64, 128, num_stages=5, weight_first=True, split_k=2),
+        SkinnyConfig(128, 64, num_stages=5, weight_first=True),
+        SkinnyConfig(32, 128, num_stages=6),
     ],
     32: [
-        SkinnyConfig(block_n=32, block_k=256, num_stages=4),
-        SkinnyConfig(block_n=64, block_k=128, num_stages=5),
-        SkinnyConfig(block_n=64, block_k=128, num_stages=5, split_k=4),
-        SkinnyConfig(block_n=64, block_k=128, num_stages=4, weight_first=True),
+        SkinnyConfig(64, 128, num_stages=5, weight_first=True),
+        SkinnyConfig(64, 128, num_stages=5, weight_first=True, split_k=2),
+        SkinnyConfig(128, 64, num_stages=5, weight_first=True),
+        SkinnyConfig(32, 128, num_stages=6),
     ],
     64: [
-        SkinnyConfig(block_n=64, block_k=128, num_stages=4),
-        SkinnyConfig(block_n=64, block_k=128, num_stages=4, split_k=4),
-        SkinnyConfig(block_n=128, block_k=64, num_stages=4, split_k=4),
-        SkinnyConfig(block_n=64, block_k=128, num_stages=4, weight_first=True),
+        SkinnyConfig(64, 128, num_stages=5),
+        SkinnyConfig(64, 128, num_stages=5, split_k=2),
+        SkinnyConfig(128, 64, num_stages=5),
+        SkinnyConfig(32, 128, num_stages=6),
     ],
 }
+
+
+def _splits(choice: Choice) -> bool:
+    return isinstance(choice.config, SkinnyConfig) and choice.config.split_k > 1
 
 
 def _row_block(rows: int) -> int:
@@ -155,12 +187,13 @@ def _row_block(rows: int) -> int:
 
 
 def _default(key: ProductKey) -> Choice:
-    return GemvConfig() if key.rows == 1 else TORCH
+    return Choice(GemvConfig()) if key.rows == 1 else TORCH
 
 
 def _key(
     x: torch.Tensor,
     weight: torch.Tensor,
+    tiles: torch.Tensor | None,
     residual: torch.Tensor | None,
     norm_weight: torch.Tensor | None,
     silu: bool,
@@ -169,20 +202,25 @@ def _key(
     if residual is not None or norm_weight is not None or silu:
         given = {"norm": norm_weight is not None, "silu": silu, "residual": residual is not None}
         around = tuple(name for name, there in given.items() if there)
-    return ProductKey(x.shape[0], weight.shape[0], weight.shape[1], x.dtype, x.device, around)
+    tile = None if tiles is None else (tiles.shape[2], tiles.shape[3])
+    return ProductKey(x.shape[0], weight.shape[0], weight.shape[1], x.dtype, x.device, around, tile)
 
 
 def _compute(
     choice: Choice,
     x: torch.Tensor,
     weight: torch.Tensor,
+    tiles: torch.Tensor | None,
     bias: torch.Tensor | None,
     residual: torch.Tensor | None,
     norm_weight: torch.Tensor | None,
     eps: float,
     silu: bool,
 ) -> torch.Tensor:
-    if isinstance(choice, GemvConfig):
+    if norm_weight is not None and not choice.fused_norm:
+        x, norm_weight = rms_norm(x, norm_weight, eps), None
+    config = choice.config
+    if isinstance(config, GemvConfig):
         return gemv(
             x,
             weight,
@@ -191,47 +229,39 @@ def _compute(
             norm_weight=norm_weight,
             eps=eps,
             silu=silu,
-            config=choice,
+            config=config,
         )
-    if isinstance(choice, SkinnyConfig):
-        return skinny_gemm(
-            x,
-            weight,
-            bias=bias,
-            residual=residual,
-            norm_weight=norm_weight,
-            eps=eps,
-            silu=silu,
-            config=choice,
-        )
-    if norm_weight is not None:
-        x = rms_norm(x, norm_weight, eps)
-    product = F.linear(x, weight, bias if not silu else None)
-    if silu:
-        product = silu_mul(product)
+    if isinstance(config, SkinnyConfig):
+        matrix = tiles if choice.packed and tiles is not None else weight
+        return skinny_gemm(x, matrix, bias=bias, residual=residual, silu=silu, config=config)
+    product = silu_mul(F.linear(x, weight)) if silu else F.linear(x, weight, bias)
     return product if residual is None else product + residual
 
 
-def _time(key: ProductKey, candidate: Choice) -> float:
-    """Milliseconds of one product, its weight read from memory and not from a cache."""
-    outputs = key.n // 2 if "silu" in key.around else key.n
+def _time(key: ProductKey, ways: list[Choice]) -> dict[Choice, float]:
+    """Milliseconds of a product each way, its weight read from memory and not from a cache."""
     x = torch.randn(key.rows, key.k, dtype=key.dtype, device=key.device)
+    outputs = key.n // 2 if "silu" in key.around else key.n
     norm_weight = torch.ones_like(x[0]) if "norm" in key.around else None
     residual = x.new_zeros(key.rows, outputs) if "residual" in key.around else None
-    copies = _copies_past_cache(key)
-    weights = [torch.empty(key.n, key.k, dtype=key.dtype, device=key.device) for _ in range(copies)]
-    for weight in weights:
-        weight.normal_(std=0.02)
+    weights = [x.new_empty(key.n, key.k).normal_(std=0.02) for _ in range(_copies_past_cache(key))]
+    tiles = [None if key.tile is None else pack(weight, *key.tile) for weight in weights]
+    # starting a graph takes as long as a small product: read a gibibyte a graph
+    rounds = ceil_div(2**30, len(weights) * weights[0].nbytes)
 
-    def run() -> None:
-        for weight in weights:
-            _compute(candidate, x, weight, None, residual, norm_weight, 1e-5, "silu" in key.around)
+    def milliseconds(way: Choice) -> float:
+        def run() -> None:
+            for _ in range(rounds):
+                for weight, packed in zip(weights, tiles, strict=True):
+                    _compute(way, x, weight, packed, None, residual, norm_weight, 1e-5, "silu" in key.around)
 
-    return time_in_graph(run) / copies
+        return time_in_graph(run) / (rounds * len(weights))
+
+    return {way: milliseconds(way) for way in ways}
 
 
 def _copies_past_cache(key: ProductKey) -> int:
     """Weights to rotate through so that none is still in the device's cache when its turn comes again."""
     size = key.n * key.k * key.dtype.itemsize
     cache = torch.cuda.get_device_properties(key.device).L2_cache_size
-    return max(1, min(16, -(-2 * cache // size)))
+    return max(1, min(16, ceil_div(2 * cache, size)))

@@ -66,6 +66,7 @@ def _rotary(
 def _linear(
     x: torch.Tensor,
     weight: torch.Tensor,
+    tiles: torch.Tensor | None = None,
     bias: torch.Tensor | None = None,
     residual: torch.Tensor | None = None,
     norm_weight: torch.Tensor | None = None,
@@ -73,13 +74,14 @@ def _linear(
     silu: bool = False,
 ) -> torch.Tensor:
     return for_device(x.device.type).linear(
-        x, weight, bias=bias, residual=residual, norm_weight=norm_weight, eps=eps, silu=silu
+        x, weight, tiles=tiles, bias=bias, residual=residual, norm_weight=norm_weight, eps=eps, silu=silu
     )
 
 
 def _linear_fake(
     x: torch.Tensor,
     weight: torch.Tensor,
+    tiles: torch.Tensor | None = None,
     bias: torch.Tensor | None = None,
     residual: torch.Tensor | None = None,
     norm_weight: torch.Tensor | None = None,

@@ -10,24 +10,22 @@ is too small to fill the device.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import torch
-import triton
 import triton.language as tl
 
-from atom.models.kernels.attention_tile import (
-    LOG2_E,
-    attend_range,
-    check_attention,
-    merge_splits,
-    split_range,
-)
+from atom.models.kernels.attention_arguments import check_attention
+from atom.models.kernels.attention_split import merge_parts, new_parts, split_range, store_tile
+from atom.models.kernels.attention_tile import LOG2_E, attend_range
+from atom.models.kernels.dependent_launch import inputs_ready, let_next_start
 from atom.models.kernels.errors import KernelArgumentError
 from atom.models.kernels.jit import dot_precision, jit
 from atom.models.kernels.launch import Launcher
+from atom.models.kernels.tiling import next_power_of_2
 
 if TYPE_CHECKING:
+    import torch
+
     from atom.models.kernels.attention_plan import PrefillPlan
 
 
@@ -39,8 +37,7 @@ def _prefill_kernel(
     block_tables: tl.tensor,
     work_list: tl.tensor,
     out: tl.tensor,
-    partial: tl.tensor,
-    log_sums: tl.tensor,
+    parts: tl.tensor,
     scale_log2: tl.tensor,
     v_scale: tl.tensor,
     Q_STRIDE: tl.constexpr,
@@ -56,14 +53,17 @@ def _prefill_kernel(
     BLOCK_N: tl.constexpr,
     SPLITS: tl.constexpr,
     PRECISION: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ) -> None:
     kv_head = tl.program_id(0)
     item = work_list + tl.program_id(1) * 4
     split = tl.program_id(2)
+    inputs_ready(OVERLAP)
+    let_next_start(OVERLAP)
     seq = tl.load(item).to(tl.int64)
     first_row = tl.load(item + 1).to(tl.int64)
     count = tl.load(item + 2)
-    length = tl.load(item + 3)
+    length = tl.load(item + 3)  # 0 for padding rows: zeros come back
     if count > 0:
         group: tl.constexpr = HEADS // KV_HEADS
         m = tl.arange(0, BLOCK_M)
@@ -75,34 +75,22 @@ def _prefill_kernel(
         dim = tl.arange(0, DIM_BLOCK)
         mask = live[:, None] & (dim < HEAD_DIM)[None, :]
         begin, end = split_range(split, length, SPLITS, BLOCK_N)
-        if begin < end:
-            q = tl.load(
-                query + row[:, None] * Q_STRIDE + head[:, None] * HEAD_DIM + dim[None, :],
-                mask=mask,
-                other=0.0,
-            )
-            seen = length - count + 1 + token
-            values, log_sum = attend_range(
-                q, seen, length - count + 1, k_cache, v_cache, block_tables + seq * TABLE_STRIDE, kv_head,
-                begin, end, scale_log2, BLOCK_SIZE, KV_HEADS, HEAD_DIM, DIM_BLOCK, BLOCK_M, BLOCK_N,
-                PRECISION,
-            )  # fmt: skip
-            if SPLITS == 1:
-                target = out + row[:, None] * OUT_STRIDE + head[:, None] * HEAD_DIM + dim[None, :]
-                tl.store(target, (values * v_scale).to(out.dtype.element_ty), mask=mask)
-            else:
-                entry = (row * HEADS + head) * SPLITS + split
-                tl.store(partial + entry[:, None] * HEAD_DIM + dim[None, :], values, mask=mask)
-                tl.store(log_sums + entry, log_sum, mask=live)
-        elif SPLITS == 1:  # padding rows
-            target = out + row[:, None] * OUT_STRIDE + head[:, None] * HEAD_DIM + dim[None, :]
-            tl.store(target, tl.zeros([BLOCK_M, DIM_BLOCK], dtype=out.dtype.element_ty), mask=mask)
-        else:
-            entry = (row * HEADS + head) * SPLITS + split
-            tl.store(log_sums + entry, tl.full([BLOCK_M], float("-inf"), dtype=tl.float32), mask=live)
+        q = tl.load(
+            query + row[:, None] * Q_STRIDE + head[:, None] * HEAD_DIM + dim[None, :], mask=mask, other=0.0
+        )
+        seen = length - count + 1 + token
+        values, log_sum = attend_range(
+            q, seen, length - count + 1, k_cache, v_cache, block_tables + seq * TABLE_STRIDE, kv_head,
+            begin, end, scale_log2, BLOCK_SIZE, KV_HEADS, HEAD_DIM, DIM_BLOCK, BLOCK_M, BLOCK_N, PRECISION,
+        )  # fmt: skip
+        store_tile(
+            out, parts, values, log_sum, v_scale, split, row, head, live,
+            OUT_STRIDE, HEADS, HEAD_DIM, DIM_BLOCK, SPLITS,
+        )  # fmt: skip
 
 
 _launch = Launcher(_prefill_kernel)
+_prepared: dict[tuple[Any, ...], tuple[tuple[int, int, int], tuple[Any, ...]]] = {}
 
 
 def paged_prefill(
@@ -125,31 +113,48 @@ def paged_prefill(
     `[plan.items, 4]` made by `build_work_list` with the same plan. The launch depends on the plan and the
     shapes alone.
     """
-    check_attention(query, k_cache, v_cache, out)
-    rows, heads, head_dim = query.shape
-    block_size, kv_heads = k_cache.shape[1], k_cache.shape[2]
+    key = (
+        query.dtype, query.shape, query.stride(), out.shape, out.stride(), k_cache.shape, k_cache.stride(),
+        v_cache.shape, v_cache.stride(), block_tables.stride(0), work_list.shape, plan,
+    )  # fmt: skip
+    found = _prepared.get(key)
+    if found is None:
+        check_attention(query, k_cache, v_cache, out)
+        found = _prepared[key] = _prepare(query, k_cache, block_tables, work_list, out, plan)
+    grid, constants = found
+    parts = new_parts(query, plan.splits)
+    _launch(
+        grid,
+        (
+            query, k_cache, v_cache, block_tables, work_list, out, parts,
+            scale * k_scale * LOG2_E, v_scale,
+        ),
+        constants,
+        num_warps=plan.num_warps,
+        num_stages=plan.num_stages,
+    )  # fmt: skip
+    if parts is not None:
+        merge_parts(parts, out, v_scale)
+
+
+def _prepare(
+    query: torch.Tensor,
+    k_cache: torch.Tensor,
+    block_tables: torch.Tensor,
+    work_list: torch.Tensor,
+    out: torch.Tensor,
+    plan: PrefillPlan,
+) -> tuple[tuple[int, int, int], tuple[Any, ...]]:
     if work_list.shape != (plan.items, 4):
         raise KernelArgumentError(
             f"paged_prefill: the work list is {tuple(work_list.shape)}, its plan says ({plan.items}, 4)"
         )
-    group_block = triton.next_power_of_2(heads // kv_heads)
-    partial = log_sums = None
-    if plan.splits > 1:
-        partial = torch.empty((rows, heads, plan.splits, head_dim), dtype=torch.float32, device=query.device)
-        log_sums = torch.empty((rows, heads, plan.splits), dtype=torch.float32, device=query.device)
-    _launch(
-        (kv_heads, plan.items, plan.splits),
-        (
-            query, k_cache, v_cache, block_tables, work_list, out, partial, log_sums,
-            scale * k_scale * LOG2_E, v_scale,
-        ),
-        (
-            query.stride(0), out.stride(0), block_tables.stride(0), heads, kv_heads, group_block, head_dim,
-            triton.next_power_of_2(head_dim), block_size, max(16, plan.block_q * group_block), plan.block_n,
-            plan.splits, dot_precision(query.dtype),
-        ),
-        num_warps=plan.num_warps,
-        num_stages=plan.num_stages,
+    heads, head_dim = query.shape[1:]
+    block_size, kv_heads = k_cache.shape[1], k_cache.shape[2]
+    group_block = next_power_of_2(heads // kv_heads)
+    constants = (
+        query.stride(0), out.stride(0), block_tables.stride(0), heads, kv_heads, group_block, head_dim,
+        next_power_of_2(head_dim), block_size, max(16, plan.block_q * group_block), plan.block_n, plan.splits,
+        dot_precision(query.dtype),
     )  # fmt: skip
-    if partial is not None and log_sums is not None:
-        merge_splits(partial, log_sums, out, v_scale)
+    return (kv_heads, plan.items, plan.splits), constants

@@ -8,12 +8,13 @@ is rounded to the residual's dtype before it is normalised, so fused and separat
 from __future__ import annotations
 
 import torch
-import triton
 import triton.language as tl
 
+from atom.models.kernels.dependent_launch import inputs_ready, let_next_start
 from atom.models.kernels.errors import KernelArgumentError
 from atom.models.kernels.jit import jit
 from atom.models.kernels.launch import Launcher
+from atom.models.kernels.tiling import ceil_div, next_power_of_2
 
 
 @jit
@@ -31,6 +32,7 @@ def _rms_norm_kernel(
     BLOCK: tl.constexpr,
     ROWS: tl.constexpr,
     ADD: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ) -> None:
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, BLOCK)
@@ -38,6 +40,9 @@ def _rms_norm_kernel(
     # row i is vector i % INNER of outer row i // INNER: q and k heads inside a fused QKV row
     source = (row // INNER) * X_STRIDE + (row % INNER) * HIDDEN
     dense = row[:, None] * HIDDEN + column[None, :]
+    gain = tl.load(weight + column, mask=column < HIDDEN, other=0.0).to(tl.float32)
+    inputs_ready(OVERLAP)
+    let_next_start(OVERLAP)
     values = tl.load(x + source[:, None] + column[None, :], mask=live, other=0.0).to(tl.float32)
     if ADD:
         values += tl.load(residual + dense, mask=live, other=0.0).to(tl.float32)
@@ -45,7 +50,6 @@ def _rms_norm_kernel(
         tl.store(residual_out + dense, rounded, mask=live)
         values = rounded.to(tl.float32)
     scale = tl.rsqrt(tl.sum(values * values, axis=1) / HIDDEN + eps)
-    gain = tl.load(weight + column, mask=column < HIDDEN, other=0.0).to(tl.float32)
     tl.store(out + dense, (values * scale[:, None] * gain[None, :]).to(out.dtype.element_ty), mask=live)
 
 
@@ -95,11 +99,11 @@ def _run(
     if weight.shape != (hidden,):
         raise KernelArgumentError(f"rms_norm: weight must be [{hidden}], got {tuple(weight.shape)}")
     rows = x.shape[0] * inner
-    block = triton.next_power_of_2(hidden)
+    block = next_power_of_2(hidden)
     per_program = max(1, 1024 // block)  # short rows (head norms) share a program
     warps = 4 if block <= 2048 else 8
     _launch(
-        (triton.cdiv(rows, per_program), 1, 1),
+        (ceil_div(rows, per_program), 1, 1),
         (x, residual, weight, out, residual_out, rows, eps),
         (x.stride(0), inner, hidden, block, per_program, residual is not None),
         num_warps=warps,

@@ -9,12 +9,13 @@ rows carry slots of block 0, which no request owns; a negative slot writes nothi
 from __future__ import annotations
 
 import torch
-import triton
 import triton.language as tl
 
+from atom.models.kernels.dependent_launch import inputs_ready, let_next_start
 from atom.models.kernels.errors import KernelArgumentError
 from atom.models.kernels.jit import jit
 from atom.models.kernels.launch import Launcher
+from atom.models.kernels.tiling import ceil_div, next_power_of_2
 
 _HEADS_PER_PROGRAM = 8
 
@@ -54,6 +55,7 @@ def _rotary_cache_kernel(
     INTERLEAVED: tl.constexpr,
     WRITE: tl.constexpr,
     LIMIT: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ) -> None:
     row = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
@@ -70,6 +72,8 @@ def _rotary_cache_kernel(
     else:
         first = pair
         second = pair + ROTARY // 2
+    inputs_ready(OVERLAP)
+    let_next_start(OVERLAP)
     position = tl.load(positions + row).to(tl.int64)
     cos = tl.load(cos_sin + position * ROTARY + pair, mask=in_pair, other=0.0).to(tl.float32)[None, :]
     sin = tl.load(cos_sin + position * ROTARY + ROTARY // 2 + pair, mask=in_pair, other=0.0).to(tl.float32)[
@@ -128,9 +132,12 @@ def _write_cache_kernel(
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
     LIMIT: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ) -> None:
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inputs_ready(OVERLAP)
+    let_next_start(OVERLAP)
     slot = tl.load(slot_mapping + row)
     live = column < tl.where(slot >= 0, WIDTH, 0)
     keys = tl.load(key + row * K_STRIDE + column, mask=live, other=0.0)
@@ -192,9 +199,9 @@ def write_cache(
     """Write `key` and `value` `[rows, kv_heads, head_dim]` to their slots, without rotation."""
     _check_caches(key, k_cache, v_cache)
     rows, width = key.shape[0], key.shape[1] * key.shape[2]
-    block = min(1024, triton.next_power_of_2(width))
+    block = min(1024, next_power_of_2(width))
     _launch_write(
-        (rows, triton.cdiv(width, block), 1),
+        (rows, ceil_div(width, block), 1),
         (key, value, k_cache, v_cache, slot_mapping, k_scale, v_scale),
         (key.stride(0), value.stride(0), width, block, _fp8_limit(k_cache)),
     )
@@ -224,8 +231,8 @@ def _rotate(
     if k_cache is not None and v_cache is not None:
         _check_dense_heads(value, "value")
         _check_caches(key, k_cache, v_cache)
-    head_block = min(_HEADS_PER_PROGRAM, triton.next_power_of_2(heads))
-    parts = triton.cdiv(heads, head_block) + triton.cdiv(kv_heads, head_block)
+    head_block = min(_HEADS_PER_PROGRAM, next_power_of_2(heads))
+    parts = ceil_div(heads, head_block) + ceil_div(kv_heads, head_block)
     _launch_rotary(
         (rows, parts, 1),
         (query, key, value, positions, cos_sin, k_cache, v_cache, slot_mapping, k_scale, v_scale),
@@ -237,8 +244,8 @@ def _rotate(
             kv_heads,
             head_dim,
             rotary_dim,
-            triton.next_power_of_2(rotary_dim // 2),
-            triton.next_power_of_2(head_dim),
+            next_power_of_2(rotary_dim // 2),
+            next_power_of_2(head_dim),
             head_block,
             interleaved,
             caches is not None,

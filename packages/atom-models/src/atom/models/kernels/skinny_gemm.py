@@ -12,14 +12,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import triton
 import triton.language as tl
 
+from atom.models.kernels.dependent_launch import inputs_ready, let_next_start
 from atom.models.kernels.errors import KernelArgumentError
 from atom.models.kernels.jit import dot_precision, jit
 from atom.models.kernels.launch import Launcher
 from atom.models.kernels.linear_arguments import check_linear
-from atom.models.kernels.packed_weight import PackedWeight
+from atom.models.kernels.tiling import ceil_div, next_power_of_2
 
 MOST_ROWS = 64
 
@@ -39,9 +39,9 @@ class SkinnyConfig:
 @jit
 def _weight_tile(
     weight: tl.tensor,
-    pid_n: tl.tensor,
+    first: tl.tensor,
     step: tl.tensor,
-    n: tl.tensor,
+    limit: tl.tensor,
     k: tl.tensor,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -49,19 +49,20 @@ def _weight_tile(
     EVEN_K: tl.constexpr,
     PACKED: tl.constexpr,
 ) -> tl.tensor:
+    """Rows `[first, first + BLOCK_N)` below `limit` and columns `[step * BLOCK_K, ...)` of the weight."""
     i = tl.arange(0, BLOCK_N)
     j = tl.arange(0, BLOCK_K)
     if PACKED:
-        tile = pid_n.to(tl.int64) * (k // BLOCK_K) + step
+        tile = (first // BLOCK_N).to(tl.int64) * (k // BLOCK_K) + step
         values = tl.load(weight + tile * (BLOCK_N * BLOCK_K) + i[:, None] * BLOCK_K + j[None, :])
     else:
-        output = pid_n * BLOCK_N + i
+        output = first + i
         column = step * BLOCK_K + j
         address = weight + output.to(tl.int64)[:, None] * k + column[None, :]
         if EVEN_N and EVEN_K:
             values = tl.load(address)
         else:
-            values = tl.load(address, mask=(output < n)[:, None] & (column < k)[None, :], other=0.0)
+            values = tl.load(address, mask=(output < limit)[:, None] & (column < k)[None, :], other=0.0)
     return values
 
 
@@ -82,13 +83,11 @@ def _skinny_kernel(
     weight: tl.tensor,
     bias: tl.tensor,
     residual: tl.tensor,
-    norm_weight: tl.tensor,
     partial: tl.tensor,
     out: tl.tensor,
     rows: tl.tensor,
     n: tl.tensor,
     k: tl.tensor,
-    eps: tl.tensor,
     X_STRIDE: tl.constexpr,
     BLOCK_R: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -100,11 +99,11 @@ def _skinny_kernel(
     WEIGHT_FIRST: tl.constexpr,
     BIAS: tl.constexpr,
     RESIDUAL: tl.constexpr,
-    NORM: tl.constexpr,
     SILU: tl.constexpr,
     PRECISION: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ) -> None:
-    pid_n = tl.program_id(0)
+    first = tl.program_id(0) * BLOCK_N
     pid_k = tl.program_id(1)
     r = tl.arange(0, BLOCK_R)
     if WEIGHT_FIRST:
@@ -113,7 +112,8 @@ def _skinny_kernel(
     else:
         accumulator = tl.zeros([BLOCK_R, BLOCK_N], dtype=tl.float32)
         up_accumulator = tl.zeros([BLOCK_R, BLOCK_N], dtype=tl.float32)
-    squares = tl.zeros([BLOCK_R], dtype=tl.float32)
+    inputs_ready(OVERLAP)
+    let_next_start(OVERLAP)
     steps = tl.cdiv(k, BLOCK_K)
     share = tl.cdiv(steps, SPLIT_K)
     for step in tl.range(pid_k * share, tl.minimum((pid_k + 1) * share, steps)):
@@ -122,27 +122,17 @@ def _skinny_kernel(
         if not EVEN_K:
             inside = inside & (column < k)[None, :]
         values = tl.load(x + r[:, None] * X_STRIDE + column[None, :], mask=inside, other=0.0)
-        if NORM:
-            wide = values.to(tl.float32)
-            squares += tl.sum(wide * wide, axis=1)
-            gain = tl.load(norm_weight + column, mask=column < k, other=0.0).to(tl.float32)
-            values = (wide * gain[None, :]).to(values.dtype)
-        w = _weight_tile(weight, pid_n, step, n, k, BLOCK_N, BLOCK_K, EVEN_N, EVEN_K, PACKED)
+        w = _weight_tile(weight, first, step, n, k, BLOCK_N, BLOCK_K, EVEN_N, EVEN_K, PACKED)
         accumulator = _multiply(values, w, accumulator, WEIGHT_FIRST, PRECISION)
         if SILU:
-            up_weight = weight + n.to(tl.int64) * k
-            w = _weight_tile(up_weight, pid_n, step, n, k, BLOCK_N, BLOCK_K, EVEN_N, EVEN_K, PACKED)
+            w = _weight_tile(weight, n + first, step, 2 * n, k, BLOCK_N, BLOCK_K, EVEN_N, EVEN_K, PACKED)
             up_accumulator = _multiply(values, w, up_accumulator, WEIGHT_FIRST, PRECISION)
     if WEIGHT_FIRST:
         accumulator = tl.trans(accumulator)
         up_accumulator = tl.trans(up_accumulator)
-    output = pid_n * BLOCK_N + tl.arange(0, BLOCK_N)
+    output = first + tl.arange(0, BLOCK_N)
     mask = (r < rows)[:, None] & (output < n)[None, :]
     place = r[:, None] * n + output[None, :]
-    if NORM:
-        factor = tl.rsqrt(squares / k + eps)
-        accumulator *= factor[:, None]
-        up_accumulator *= factor[:, None]
     if SILU:
         accumulator = accumulator / (1.0 + tl.exp(-accumulator)) * up_accumulator
     if SPLIT_K > 1:
@@ -167,7 +157,10 @@ def _add_parts_kernel(
     BIAS: tl.constexpr,
     RESIDUAL: tl.constexpr,
     BLOCK: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ) -> None:
+    inputs_ready(OVERLAP)
+    let_next_start(OVERLAP)
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = place < size
     total = tl.zeros([BLOCK], dtype=tl.float32)
@@ -186,47 +179,45 @@ _launch_parts = Launcher(_add_parts_kernel)
 
 def skinny_gemm(
     x: torch.Tensor,
-    weight: torch.Tensor | PackedWeight,
+    weight: torch.Tensor,
     *,
     bias: torch.Tensor | None = None,
     residual: torch.Tensor | None = None,
-    norm_weight: torch.Tensor | None = None,
-    eps: float = 0.0,
     silu: bool = False,
     config: SkinnyConfig | None = None,
 ) -> torch.Tensor:
     """`x @ weight.T` for 1 to 64 rows, float32 accumulation, rounded once; new `[rows, n]` in x's dtype.
 
     x: `[rows, k]`, rows may be strided. weight: dense `[n, k]`, or `[2n, k]` with `silu`, which gives
-    `silu(gate) * up` of the two halves, or a `PackedWeight` (not with `silu`), whose tile then replaces the
-    config's. bias: `[n]`, not with `silu`. residual: `[rows, n]`, added. norm_weight: `[k]`, `rms_norm(x,
-    norm_weight, eps)` first; its factor is applied after the product. `silu` and `norm_weight` do not go with
-    a split of k.
+    `silu(gate) * up` of the two halves; or the same packed, whose tile then replaces the config's. bias:
+    `[n]`, not with `silu`. residual: `[rows, n]`, added. `silu` does not go with a split of k.
     """
     chosen = config or SkinnyConfig()
-    packed = isinstance(weight, PackedWeight)
-    if isinstance(weight, PackedWeight):
-        n, k, block_n, block_k = weight.n, weight.k, weight.block_n, weight.block_k
-        data = weight.tiles
-        check_linear(x, data.view(n, k), bias, residual, norm_weight, silu, most_rows=MOST_ROWS)
+    packed = weight.dim() == 4
+    if packed:
+        if not weight.is_contiguous():
+            raise KernelArgumentError("skinny_gemm: a packed weight must be dense")
+        across, down, block_n, block_k = weight.shape
+        matrix = weight.view(across * block_n, down * block_k)  # of the right shape; its numbers are not used
     else:
-        n, k = check_linear(x, weight, bias, residual, norm_weight, silu, most_rows=MOST_ROWS)
-        data, block_n, block_k = weight, chosen.block_n, chosen.block_k
-    if ((silu or norm_weight is not None) and chosen.split_k > 1) or (silu and packed):
-        raise KernelArgumentError("skinny_gemm: silu and norm_weight need split_k=1, and silu plain weights")
+        matrix, block_n, block_k = weight, chosen.block_n, chosen.block_k
+    n, k = check_linear(x, matrix, bias, residual, None, silu, most_rows=MOST_ROWS)
+    if silu and (chosen.split_k > 1 or (packed and n % block_n)):
+        raise KernelArgumentError(
+            "skinny_gemm: silu needs split_k=1, and packed tiles that do not straddle the halves"
+        )
     rows = x.shape[0]
-    block_r = max(16, triton.next_power_of_2(rows))
     out = torch.empty((rows, n), dtype=x.dtype, device=x.device)
     partial = None
     if chosen.split_k > 1:
         partial = torch.empty((chosen.split_k, rows, n), dtype=torch.float32, device=x.device)
     _launch(
-        (triton.cdiv(n, block_n), chosen.split_k, 1),
-        (x, data, bias, residual, norm_weight, partial, out, rows, n, k, eps),
+        (ceil_div(n, block_n), chosen.split_k, 1),
+        (x, weight, bias, residual, partial, out, rows, n, k),
         (
-            x.stride(0), block_r, block_n, block_k, chosen.split_k, n % block_n == 0, k % block_k == 0,
-            packed, chosen.weight_first, bias is not None, residual is not None, norm_weight is not None,
-            silu, dot_precision(x.dtype),
+            x.stride(0), max(16, next_power_of_2(rows)), block_n, block_k, chosen.split_k, n % block_n == 0,
+            k % block_k == 0, packed, chosen.weight_first, bias is not None, residual is not None, silu,
+            dot_precision(x.dtype),
         ),
         num_warps=chosen.num_warps,
         num_stages=chosen.num_stages,
@@ -234,7 +225,7 @@ def skinny_gemm(
     if partial is not None:
         size = rows * n
         _launch_parts(
-            (triton.cdiv(size, 1024), 1, 1),
+            (ceil_div(size, 1024), 1, 1),
             (partial, bias, residual, out, n, size),
             (chosen.split_k, bias is not None, residual is not None, 1024),
         )

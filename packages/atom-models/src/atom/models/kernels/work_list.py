@@ -11,19 +11,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import triton
 import triton.language as tl
 
 from atom.models.kernels.errors import KernelArgumentError
 from atom.models.kernels.jit import jit
 from atom.models.kernels.launch import Launcher
+from atom.models.kernels.tiling import ceil_div, next_power_of_2
 
 if TYPE_CHECKING:
     import torch
 
     from atom.models.kernels.attention_plan import PrefillPlan
 
-_ITEMS_PER_PROGRAM = 32
+_ITEMS_PER_PROGRAM = 8
 
 
 @jit
@@ -92,7 +92,7 @@ def build_work_list(
             f", got {tuple(cu_seqlens_q.shape)} and {tuple(work_list.shape)}"
         )
     _launch(
-        (triton.cdiv(plan.items, _ITEMS_PER_PROGRAM), 1, 1),
+        (ceil_div(plan.items, _ITEMS_PER_PROGRAM), 1, 1),
         (cu_seqlens_q, seq_lens, work_list, seqs, rows, plan.items),
-        (plan.block_q, triton.next_power_of_2(seqs + 1), _ITEMS_PER_PROGRAM),
+        (plan.block_q, next_power_of_2(seqs + 1), _ITEMS_PER_PROGRAM),
     )

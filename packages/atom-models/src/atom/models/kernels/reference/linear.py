@@ -17,6 +17,7 @@ def linear(
     x: torch.Tensor,
     weight: torch.Tensor,
     *,
+    tiles: torch.Tensor | None = None,
     bias: torch.Tensor | None = None,
     residual: torch.Tensor | None = None,
     norm_weight: torch.Tensor | None = None,
@@ -26,7 +27,7 @@ def linear(
     """`x @ weight.T` of `[rows, k]` and `[n, k]`, as separate operations in the tensors' own dtype.
 
     Around it, in this order: `rms_norm(x, norm_weight, eps)` before; SiLU of the first half of the outputs
-    times the second (`silu`), `+ bias`, `+ residual` after.
+    times the second (`silu`), `+ bias`, `+ residual` after. `tiles`, the packed weight, is not used.
     """
     if norm_weight is not None:
         x = rms_norm(x, norm_weight, eps)

@@ -51,25 +51,30 @@ def sample(
     edge = torch.where(enough, position, values.shape[1] - 1).min(dim=1, keepdim=True).values
     kept &= (top_p >= 1)[:, None] | (distance <= ordered.gather(1, edge))
 
-    final = torch.where(kept, weight, 0.0)
-    running = final.cumsum(dim=1)
-    draw = uniform(seeds, steps).to(values.dtype)[:, None] * running[:, -1:]
-    drawn = (running <= draw).sum(dim=1).clamp(max=values.shape[1] - 1)
-    return torch.where(hot, drawn, greedy(logits))
+    score = torch.where(
+        kept, gumbel(seeds, steps, values.shape[1]).to(values.dtype) - distance, float("-inf")
+    )
+    return torch.where(hot, score.argmax(dim=1), greedy(logits))
 
 
-def uniform(seeds: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
-    """float32 in [0, 1) `[rows]`: first word of Philox-4x32-10 (Salmon et al. 2011), of seed and step."""
+def gumbel(seeds: torch.Tensor, steps: torch.Tensor, tokens: int) -> torch.Tensor:
+    """float64 Gumbel noise `[rows, tokens]`, a function of seed, step and token."""
+    token = torch.arange(tokens, device=seeds.device)
+    uniform = (philox(seeds[:, None], token, steps[:, None]).double() + 0.5) * 2.0**-32
+    return -torch.log(-torch.log1p(-uniform))
+
+
+def philox(seeds: torch.Tensor, tokens: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
+    """First word (in [0, 2^32)) of Philox-4x32-10 (Salmon et al. 2011): key seed, counter (token, step)."""
     key = [seeds & _LOW, (seeds >> 32) & _LOW]
-    zero = torch.zeros_like(seeds)
-    counter = [steps & _LOW, zero, zero, zero]
+    zero = torch.zeros_like(seeds + tokens + steps)
+    counter = [zero + (tokens & _LOW), zero + (steps & _LOW), zero, zero]
     for _ in range(10):
         high_0, low_0 = _multiply(counter[0], _ROUND[0])
         high_2, low_2 = _multiply(counter[2], _ROUND[1])
         counter = [high_2 ^ counter[1] ^ key[0], low_2, high_0 ^ counter[3] ^ key[1], low_0]
         key = [(key[0] + _KEY_STEP[0]) & _LOW, (key[1] + _KEY_STEP[1]) & _LOW]
-    word = torch.where(counter[0] > 0x7FFFFFFF, _LOW - counter[0], counter[0])  # fold to 31 bits
-    return word.to(torch.float32) * torch.tensor(4.6566127342e-10, dtype=torch.float32)
+    return counter[0]
 
 
 def _multiply(a: torch.Tensor, b: int) -> tuple[torch.Tensor, torch.Tensor]:
