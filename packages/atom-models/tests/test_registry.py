@@ -105,3 +105,11 @@ def test_a_layer_that_cannot_be_built_names_the_checkpoint(build: Callable[..., 
 def test_a_configuration_that_makes_no_model_names_the_field(build: Callable[..., Any]) -> None:
     with pytest.raises(ModelConfigError, match="num_key_value_heads is 3"):
         build(num_key_value_heads=3)
+
+
+@pytest.mark.parametrize("field", ["hidden_size", "num_hidden_layers", "max_position_embeddings"])
+def test_a_size_no_machine_could_hold_is_refused_before_memory_is_taken(
+    field: str, build: Callable[..., Any]
+) -> None:
+    with pytest.raises(ModelConfigError, match=f"configuration field {field} is {2**50}"):
+        build(**{field: 2**50})

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from atom.models.checkpoint import Checkpoint, open_checkpoint, progress_bar
+from atom.models.checkpoint.claimed_sizes import check_claimed_sizes
 from atom.models.checkpoint.names import shown
 from atom.models.errors import ModelConfigError, UnsupportedCheckpointError
 from atom.models.layers.errors import LayerArgumentError
@@ -83,6 +84,7 @@ class AtomModels:
             WeightsError: its tensors do not fit the model.
         """
         model_class = self._architecture_of(checkpoint).load()
+        check_claimed_sizes(checkpoint)
         try:
             config = model_class.config_class.from_hf(checkpoint.config)
             model = model_class(config, atom_config=atom_config, device=device, dtype=dtype)
