@@ -89,7 +89,7 @@ class StepLoop:
         rows: int | None = None,
         tr_graph: str | None = None,
     ) -> torch.Tensor:
-        """Logits behind the last token of each `(sequence, token ids)`; padded to `bucket` or `rows` if given."""
+        """Logits behind the last token of each `(sequence, token ids)`; padded to `bucket` or `rows`."""
         inputs = self._inputs(work, bucket, rows)
         running_bs = len(work) if bucket is None else bucket[0]
         metadata = self.model.attn_metadata_builder.build(
@@ -158,8 +158,13 @@ class Saved:
     path: Path
     reference: Any
 
-    def load(self, dtype: torch.dtype = torch.float32, **settings: Any) -> LlamaForCausalLM:
-        """The same model, loaded by us."""
+    def load(
+        self,
+        dtype: torch.dtype = torch.float32,
+        progress: Callable[[int, int], None] | None = None,
+        **settings: Any,
+    ) -> LlamaForCausalLM:
+        """The same model, loaded by us; `settings` are those of `ModelConfig`."""
         checkpoint = open_checkpoint(self.path)
         assert checkpoint is not None
         config = Config(str(self.path), model_config=ModelConfig(**settings))
@@ -169,7 +174,7 @@ class Saved:
             dtype=dtype,
             device=torch.device("cpu"),
         )
-        model.load_weights(checkpoint)
+        model.load_weights(checkpoint, progress)
         return model
 
     def reference_logits(self, ids: Sequence[int]) -> torch.Tensor:

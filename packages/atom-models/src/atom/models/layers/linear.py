@@ -9,11 +9,14 @@ import torch.nn.functional as F
 from torch import nn
 
 from atom.models.layers.errors import LayerArgumentError
-from atom.models.layers.onednn import onednn_product
-from atom.models.layers.prepacked import PackedProduct, is_traced, packed_linear
+from atom.models.layers.packing import pack_product
+from atom.models.layers.prepacked import is_traced, packed_linear
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from atom.models.layers.packing import WeightForm
+    from atom.models.layers.prepacked import PackedProduct
 
 
 class Linear(nn.Module):
@@ -55,20 +58,14 @@ class Linear(nn.Module):
             return packed_linear(x, packed.token, self.out_features)
         return packed(x)
 
-    def pack(self, quantization: str | None = None) -> None:
+    def pack(self, form: WeightForm = "exact") -> None:
         """Keep the weight in the fastest form there is for its dtype and device, the dense one where none is.
 
         Packing again changes nothing.
-
-        Args:
-            quantization: None keeps every value as it is; "int8" rounds to 8 bits, one scale an output.
-
-        Raises:
-            LayerArgumentError: an unknown quantization.
         """
         if self._packed is not None or self.weight is None:
             return
-        self._packed = onednn_product(self.weight, self.bias)
+        self._packed = pack_product(self.weight, self.bias, form)
         if self._packed is not None:
             self.weight = None
 

@@ -16,6 +16,7 @@ from atom.models.layers.embedding import LMHead, TokenEmbedding
 from atom.models.layers.linear import Linear, QKVLinear
 from atom.models.layers.mlp import GatedMLP
 from atom.models.layers.norm import RMSNorm
+from atom.models.layers.packing import weight_form
 from atom.models.layers.rotary import RotaryEmbedding
 from atom.models.llama.config import LlamaConfig
 from atom.models.llama.weights import load_llama_weights
@@ -151,8 +152,8 @@ class LlamaForCausalLM(nn.Module):
         """Weights are not initialised: `load_weights` fills them."""
         super().__init__()
         self.config = config
-        self.dtype = dtype
-        self.quantization = atom_config.model_config.quantization
+        self.dtype, self.device = dtype, device
+        self.settings = atom_config.model_config
         self.kv_cache_dtype = atom_config.kv_cache_config.kv_cache_dtype
         self.model = LlamaModel(config, atom_config=atom_config, prefix="model", dtype=dtype, device=device)
         self.lm_head = LMHead(config.hidden_size, config.vocab_size, dtype=dtype, device=device)
@@ -193,10 +194,7 @@ class LlamaForCausalLM(nn.Module):
             WeightsError: the checkpoint's tensors do not fit.
         """
         load_llama_weights(self, checkpoint, progress=progress)
-        self.pack_weights()
-
-    def pack_weights(self) -> None:
-        """See `Linear.pack`; parameters that are packed are gone afterwards."""
+        form = weight_form(self.settings, checkpoint.tensors.values(), dtype=self.dtype, device=self.device)
         for module in self.modules():
             if isinstance(module, Linear):
-                module.pack(self.quantization)
+                module.pack(form)
