@@ -117,7 +117,7 @@ def test_a_newcomer_leaves_each_that_runs_a_block_to_grow_into():
         "a": 2,
         "b": 2,
         "c": 2,
-    }  # c takes the third block of five, a and b one more each
+    }  # five blocks: three, and one more for a and b
     scheduler = scheduler_of(num_blocks=4, block_size=2, budget=100)
     for name in ("a", "b", "c"):
         scheduler.add(request_of(name, 2, max_tokens=2))

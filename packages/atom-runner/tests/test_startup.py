@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from atom.config import Config, KVCacheConfig, ModelConfig
+from atom.config import Config, KVCacheConfig, ModelConfig, ParallelConfig, SpeculativeConfig
 from atom.runner import KVCacheError, LLMEngine, ModelLoadError, SamplingParams
 from atom.runner.loader import OpenedCheckpoint
 from atom.runner.startup import resolve_device, resolve_dtype
@@ -109,3 +109,21 @@ def test_auto_is_the_first_gpu_or_the_cpu(monkeypatch):
     assert resolve_device("cuda:1") == torch.device("cuda", 1)
     with pytest.raises(ModelLoadError, match="device=cuda:2: 2 GPUs are visible"):
         resolve_device("cuda:2")
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("tensor_parallel_size", {"parallel_config": ParallelConfig(tensor_parallel_size=2)}),
+        ("data_parallel_size", {"parallel_config": ParallelConfig(data_parallel_size=2)}),
+        (
+            "speculative_config",
+            {"speculative_config": SpeculativeConfig(method="ngram", num_speculative_tokens=1)},
+        ),
+        ("enable_tbo", {"enable_tbo": "all"}),
+    ],
+)
+def test_what_this_version_does_not_have_is_refused_by_name(built, name, settings):
+    with pytest.raises(ModelLoadError, match=f"{name}: this version runs one process"):
+        LLMEngine(config_of(device="cpu").replace(**settings))
+    assert built == []

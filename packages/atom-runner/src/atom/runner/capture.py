@@ -142,15 +142,22 @@ class GraphCapture:
         it.
 
         It is recorded twice: the second time shows what a recording costs beyond the memory that all share.
+
+        Raises:
+            CaptureError: it failed.
         """
         runner = self._runner
         jobs = [] if runner.enforce_eager or not runner.capture_sizes else self._jobs()
         if not jobs:
             return 0
         kept: list[Any] = []
-        taken = [self._taken_by_trial(kept) for _ in range(2)]
-        del kept
-        reset_forward_context()
+        try:
+            taken = [self._taken_by_trial(kept) for _ in range(2)]
+        except GraphError as error:
+            raise CaptureError(str(error)) from error
+        finally:
+            kept.clear()
+            reset_forward_context()
         torch.cuda.empty_cache()
         return taken[0] + (len(jobs) - 1) * max(0, taken[1])
 

@@ -12,6 +12,7 @@ from atom.runner.block_tables import BlockTables
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from atom.runner.request import Request
     from atom.runner.scheduler import StepPlan
 
 _DTYPES: dict[torch.dtype, Any] = {torch.int64: np.int64, torch.int32: np.int32}
@@ -42,6 +43,7 @@ class InputBatch:
         self.max_seqs = max_seqs
         self.tables = BlockTables(num_request_rows, max_blocks, max_seqs, device)
         self._host: dict[str, torch.Tensor] = {}
+        self._device: dict[str, torch.Tensor] = {}
         self._numpy: dict[str, np.ndarray[Any, Any]] = {}
         self.input_ids = self._buffer("input_ids", max_rows, torch.int64)
         self.positions = self._buffer("positions", max_rows, torch.int64)
@@ -57,12 +59,17 @@ class InputBatch:
         self.max_seqlen_q = self.max_seqlen_k = 0
         self.query_lens_host: list[int] = []
         self.seq_lens_host: list[int] = []
+        self._wanted: list[int] = []
+        self._decoding: list[Request] | None = None
+        """Sequences of the last step, where each of them decoded one token."""
 
     def _buffer(self, name: str, length: int, dtype: torch.dtype) -> torch.Tensor:
         host = torch.zeros(length, dtype=dtype, pin_memory=self.device.type == "cuda")
         self._host[name] = host
         self._numpy[name] = host.numpy()
-        return host if self.device.type == "cpu" else torch.zeros_like(host, device=self.device)
+        on_device = host if self.device.type == "cpu" else torch.zeros_like(host, device=self.device)
+        self._device[name] = on_device
+        return on_device
 
     def fill(self, plan: StepPlan) -> list[int]:
         """Write the live part of a step; return the batch positions whose logits are wanted.
@@ -73,6 +80,31 @@ class InputBatch:
         if self._sent is not None:
             self._sent.synchronize()  # the last step's copy may still read the host buffers
         self.tables.update(plan)
+        if not self._is_next_token(plan):
+            self._build(plan)
+        else:
+            self._advance(plan.requests)
+        return self._wanted
+
+    def _is_next_token(self, plan: StepPlan) -> bool:
+        """Whether the sequences of the last step each take the token after it, and nothing else changed."""
+        if plan.requests != self._decoding or plan.num_tokens != len(plan.requests):
+            return False
+        first, last = plan.requests[0], plan.requests[-1]
+        places = self._numpy["seq_lens"]
+        return bool(first.num_computed == places[0] and last.num_computed == places[len(plan.requests) - 1])
+
+    def _advance(self, requests: list[Request]) -> None:
+        n, host = len(requests), self._numpy
+        positions, seq_lens = host["positions"][:n], host["seq_lens"][:n]
+        positions += 1
+        seq_lens += 1
+        host["input_ids"][:n] = [request.token_ids[-1] for request in requests]
+        self._write_slots(positions, host["rows"][:n])
+        self.seq_lens_host = seq_lens.tolist()
+        self.max_seqlen_k = max(self.seq_lens_host)
+
+    def _build(self, plan: StepPlan) -> None:
         requests, query_lens = plan.requests, plan.query_lens
         n, total, host = len(requests), plan.num_tokens, self._numpy
         rows = host["rows"][:n]
@@ -85,31 +117,25 @@ class InputBatch:
         np.cumsum(lens, out=cu[1 : n + 1])
         host["seq_lens"][:n] = ends
         host["state_slots"][:n] = rows + 1  # slot 0 belongs to padding
-        positions = host["positions"][:total]
-        ids = host["input_ids"]
-        if total == n:
-            positions[:] = start
-            ids[:n] = [request.token_ids[request.num_computed] for request in requests]
-            of_row = rows
-        else:
-            positions[:] = np.arange(total) + np.repeat(start - cu[:n], lens)
-            at = 0
-            for request, query_len in zip(requests, query_lens, strict=True):
-                first = request.num_computed
-                ids[at : at + query_len] = request.token_ids[first : first + query_len]
-                at += query_len
-            of_row = np.repeat(rows, lens)
-        block, offset = np.divmod(positions, self.block_size)
-        host["slot_mapping"][:total] = (
-            self.tables.host[of_row, block].astype(np.int64) * self.block_size + offset
-        )
+        positions, ids, at = host["positions"][:total], host["input_ids"], 0
+        positions[:] = np.arange(total) + np.repeat(start - cu[:n], lens)
+        for request, query_len in zip(requests, query_lens, strict=True):
+            first = request.num_computed
+            ids[at : at + query_len] = request.token_ids[first : first + query_len]
+            at += query_len
+        self._write_slots(positions, np.repeat(rows, lens))
         self.num_seqs, self.num_tokens = n, total
         self.query_lens_host, self.seq_lens_host = query_lens, ends.tolist()
         self.max_seqlen_q, self.max_seqlen_k = int(lens.max()), int(ends.max())
-        wanted = [i for i, r in enumerate(requests) if self.seq_lens_host[i] == len(r.token_ids)]
-        self.num_logits = len(wanted)
-        host["logits_rows"][: len(wanted)] = cu[1:][wanted] - 1
-        return wanted
+        self._wanted = [i for i, r in enumerate(requests) if self.seq_lens_host[i] == len(r.token_ids)]
+        self.num_logits = len(self._wanted)
+        host["logits_rows"][: self.num_logits] = cu[1:][self._wanted] - 1
+        self._decoding = requests if total == n == self.num_logits else None
+
+    def _write_slots(self, positions: np.ndarray[Any, Any], rows: np.ndarray[Any, Any]) -> None:
+        block = positions // self.block_size
+        slots = (self.tables.host[rows, block] - block) * self.block_size + positions
+        self._numpy["slot_mapping"][: len(positions)] = slots
 
     @property
     def max_seq_len(self) -> int:
@@ -134,6 +160,7 @@ class InputBatch:
         host["logits_rows"][:n] = cu[1 : n + 1] - 1
         self.num_seqs, self.num_tokens, self.num_logits = n, total, n
         self.query_lens_host = self.seq_lens_host = list(query_lens)
+        self._wanted, self._decoding = list(range(n)), None
         self.max_seqlen_q = self.max_seqlen_k = int(lens.max())
 
     def send(self, running_bs: int, running_tokens: int) -> None:
@@ -155,20 +182,19 @@ class InputBatch:
         self.tables.gather(self._rows[:running_bs])
 
     def _copy(self, running_bs: int, running_tokens: int) -> None:
-        lengths = {
-            "input_ids": running_tokens,
-            "positions": running_tokens,
-            "slot_mapping": running_tokens,
-            "cu_seqlens_q": running_bs + 1,
-            "seq_lens": running_bs,
-            "state_slots": running_bs,
-            "rows": running_bs,
-            "logits_rows": self.num_logits,
-        }
-        targets = {**vars(self), "rows": self._rows, "logits_rows": self._logits_rows}
+        lengths = (
+            ("input_ids", running_tokens),
+            ("positions", running_tokens),
+            ("slot_mapping", running_tokens),
+            ("cu_seqlens_q", running_bs + 1),
+            ("seq_lens", running_bs),
+            ("state_slots", running_bs),
+            ("rows", running_bs),
+            ("logits_rows", self.num_logits),
+        )
         torch._foreach_copy_(
-            [targets[name][:length] for name, length in lengths.items()],
-            [self._host[name][:length] for name, length in lengths.items()],
+            [self._device[name][:length] for name, length in lengths],
+            [self._host[name][:length] for name, length in lengths],
             non_blocking=True,
         )
 

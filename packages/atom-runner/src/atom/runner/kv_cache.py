@@ -124,7 +124,8 @@ def allocate_kv_cache(
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
-    # Pages that the system zeroes when they are first written: a cache that a short run hardly uses costs nothing.
+    # Pages that the system zeroes when they are first written: a cache that a short run hardly uses costs
+    # nothing.
     nbytes = math.prod(shape) * dtype.itemsize
     buffer = torch.from_numpy(np.zeros(nbytes + _ALIGNMENT, dtype=np.uint8))
     start = -buffer.data_ptr() % _ALIGNMENT

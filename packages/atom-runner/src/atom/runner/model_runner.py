@@ -51,6 +51,7 @@ class ModelRunner:
         self.device = device
         self.vocab_size = vocab_size
         self.enforce_eager = config.enforce_eager
+        self._data_parallel = config.parallel_config.data_parallel_size > 1
         self.capture_sizes = list(config.capture_sizes or [])
         trace_forwards(model, config.compilation_config.level)
         self.attn_metadata_builder = model.attn_metadata_builder
@@ -167,7 +168,7 @@ class ModelRunner:
             static=self.static_forward_context,
             forward_mode=mode,
             tr_graph=tr_graph,
-            running_tokens_per_dp_rank=mode.running_tokens,
+            running_tokens_per_dp_rank=mode.running_tokens if self._data_parallel else None,
         )
 
     def run_model(self, input_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

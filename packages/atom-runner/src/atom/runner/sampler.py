@@ -60,16 +60,23 @@ class Sampler:
         self._seen: torch.Tensor | None = None
         self._seen_by: list[Request | None] = [None] * num_rows
         self._seen_upto = [0] * num_rows
+        self._known: Sequence[Request] = []
+        """The requests of the last step: what they want is looked at once, not at each step."""
+        self._drawing: list[int] = []
+        self._penalised: list[int] = []
 
     def sample(self, logits: torch.Tensor, requests: Sequence[Request]) -> torch.Tensor:
         """The next token of each request: int64 `[n]` on the device, from float32 logits `[n, vocab]`.
 
         Row `i` of the logits belongs to `requests[i]`. The logits may be changed.
         """
-        if any(request.params.repetition_penalty != 1.0 for request in requests):
+        if requests != self._known:
+            self._look_at(requests)
+        if self._penalised:
             self._penalise(logits, requests)
-        chosen = logits.argmax(dim=-1)
-        drawing = [i for i, request in enumerate(requests) if not request.params.greedy]
+        drawing = self._drawing
+        if len(drawing) < len(requests):
+            chosen = logits.argmax(dim=-1)
         if drawing:
             settings = SamplingBatch.of([requests[i] for i in drawing])
             if len(drawing) == len(requests):
@@ -77,6 +84,11 @@ class Sampler:
             index = torch.tensor(drawing, device=self.device)
             chosen[index] = self._draw(logits[index], settings)
         return chosen
+
+    def _look_at(self, requests: Sequence[Request]) -> None:
+        self._known = list(requests)
+        self._drawing = [i for i, request in enumerate(requests) if not request.params.greedy]
+        self._penalised = [i for i, r in enumerate(requests) if r.params.repetition_penalty != 1.0]
 
     def warm_up(self, logits: torch.Tensor) -> None:
         """Take every path once with these logits, all of them changed and dropped."""
@@ -112,8 +124,7 @@ class Sampler:
     def _penalise(self, logits: torch.Tensor, requests: Sequence[Request]) -> None:
         """Divide positive logits of seen tokens by the penalty, multiply negative ones (Keskar et al.,
         2019)."""
-        rows = [i for i, request in enumerate(requests) if request.params.repetition_penalty != 1.0]
-        penalised = [requests[i] for i in rows]
+        rows, penalised = self._penalised, [requests[i] for i in self._penalised]
         seen = self._update_seen(penalised)
         index = torch.tensor(rows, device=self.device)
         penalty = self._column(np.array([r.params.repetition_penalty for r in penalised], dtype=np.float32))

@@ -70,10 +70,12 @@ def start(config: Config, *, progress: Progress | None = None) -> Started:
     """Open, load and prepare `config.model`.
 
     Raises:
-        ModelLoadError: the path leads to no model, or `max_model_len` is above what it was made for.
+        ModelLoadError: the path leads to no model, `max_model_len` is above what it was made for, or a setting
+            asks for what this version does not have.
         KVCacheError: memory leaves no room for a cache.
     """
     began = time.perf_counter()
+    _refuse_what_is_missing(config)
     opened = open_checkpoint(config.model)
     checkpoint = opened.checkpoint
     asked = config.model_config.max_model_len
@@ -82,6 +84,8 @@ def start(config: Config, *, progress: Progress | None = None) -> Started:
             f"max_model_len={asked}: {checkpoint.path} was made for at most {checkpoint.max_model_len} tokens"
         )
     device = resolve_device(config.model_config.device)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
     dtype = resolve_dtype(config.model_config.dtype, checkpoint.dtype, device)
     model = opened.build(config, device=device, dtype=dtype, progress=progress)
     return _prepare(
@@ -98,6 +102,20 @@ def start(config: Config, *, progress: Progress | None = None) -> Started:
     )
 
 
+def _refuse_what_is_missing(config: Config) -> None:
+    """A setting that this version takes no notice of would run as something else than was asked for."""
+    parallel = config.parallel_config
+    asked = {
+        "tensor_parallel_size": parallel.tensor_parallel_size > 1,
+        "data_parallel_size": parallel.data_parallel_size > 1,
+        "speculative_config": config.speculative_config is not None,
+        "enable_tbo": config.enable_tbo != "none",
+    }
+    for name, is_asked in asked.items():
+        if is_asked:
+            raise ModelLoadError(f"{name}: this version runs one process, without drafts and microbatches")
+
+
 def start_from_model(
     config: Config,
     model: CausalLM,
@@ -109,6 +127,7 @@ def start_from_model(
     progress: Progress | None,
 ) -> Started:
     """As `start`, around a model that is already on the device its config names."""
+    _refuse_what_is_missing(config)
     return _prepare(
         config,
         model,
