@@ -47,6 +47,16 @@ def ordinary() -> AbstractContextManager[Any]:
     return torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext()
 
 
+def over(raw: torch.Tensor, offset: int, like: torch.Tensor) -> torch.Tensor:
+    """A tensor with the dtype, sizes and strides of `like`, `offset` bytes into the storage of `raw`.
+
+    To be called inside of `ordinary()`, which is left to the caller because recording calls this often.
+    """
+    made = torch.empty(0, dtype=like.dtype, device=raw.device)
+    made.set_(raw.untyped_storage(), offset // like.element_size(), like.size(), like.stride())
+    return made
+
+
 def tensor_at(address: int, like: torch.Tensor, *, owner: object) -> torch.Tensor:
     """A tensor with the dtype, sizes and strides of `like` at `address`."""
     with ordinary():
@@ -54,10 +64,7 @@ def tensor_at(address: int, like: torch.Tensor, *, owner: object) -> torch.Tenso
         return over(raw, 0, like)
 
 
-def over(raw: torch.Tensor, offset: int, like: torch.Tensor) -> torch.Tensor:
-    """A tensor with the dtype, sizes and strides of `like`, `offset` bytes into the storage of `raw`."""
+def alias(tensor: torch.Tensor) -> torch.Tensor:
+    """An ordinary tensor over the memory `tensor` has now, also when `tensor` is given other memory."""
     with ordinary():
-        made = torch.empty(0, dtype=like.dtype, device=raw.device)
-        with torch.no_grad():
-            made.set_(raw.untyped_storage(), offset // like.element_size(), like.size(), like.stride())
-        return made
+        return over(tensor, int(tensor.storage_offset()) * tensor.element_size(), tensor)

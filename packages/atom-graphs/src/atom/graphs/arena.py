@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from atom.graphs.address import bytes_at, over
+from atom.graphs.address import bytes_at, ordinary, over
 
 ALIGNMENT = 64
 """What torch's own CPU allocator aligns to, so that kernels take the same path as in eager."""
@@ -48,7 +48,7 @@ class Arena:
         """A uint8 tensor `[nbytes]`; its block comes back when the last tensor over its storage dies."""
         size = max(1, -(-nbytes // ALIGNMENT)) * ALIGNMENT
         chunk, address = self._take(size)
-        with torch.inference_mode(False), torch.no_grad():
+        with ordinary():
             tensor, life = bytes_at(address, max(nbytes, 1), self.device, chunk.memory)
         self.live[address] = self.maker
         weakref.finalize(life, _give_back, chunk.free, self.live, address, size).atexit = False
@@ -57,7 +57,10 @@ class Arena:
     def view(self, tensor: torch.Tensor) -> torch.Tensor:
         """`tensor` by address alone if it lies here, so that it keeps no block; else itself."""
         chunk = None if tensor.numel() == 0 else self._chunk_of(tensor.data_ptr())
-        return tensor if chunk is None else over(chunk.memory, tensor.data_ptr() - chunk.start, tensor)
+        if chunk is None:
+            return tensor
+        with ordinary():
+            return over(chunk.memory, tensor.data_ptr() - chunk.start, tensor)
 
     def _take(self, size: int) -> tuple[_Chunk, int]:
         for chunk in self._chunks:
@@ -68,7 +71,7 @@ class Arena:
         return self._grow(size)
 
     def _grow(self, size: int) -> tuple[_Chunk, int]:
-        with torch.inference_mode(False), torch.no_grad():
+        with ordinary():
             memory = torch.zeros(max(size, MIN_CHUNK), dtype=torch.uint8, device=self.device)
         chunk = _Chunk(memory, memory.data_ptr(), memory.numel())
         insort(self._chunks, chunk, key=lambda c: c.start)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from atom.graphs.address import ordinary, over
+from atom.graphs.address import alias, ordinary
 from atom.graphs.errors import RegionResultError
 from atom.graphs.placement import Placement
 from atom.graphs.recording import RegionNode
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
     from atom.graphs.pool import GraphPool
     from atom.graphs.region import Region
+
+
+_SIMPLE = (torch.Tensor, int, float, str, type(None), torch.nn.Module)
+"""A tensor, or what holds none that would have to be frozen; a module keeps its own."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,8 @@ def frozen_call(
 
     What lies outside of the pool is held as it is, so that it outlives whoever made it.
     """
+    if not kwargs and all(isinstance(a, _SIMPLE) for a in args):
+        return partial(fn, *[pool.view(a) if isinstance(a, torch.Tensor) else a for a in args])
     frozen_args = map_tensors(args, pool.view)
     frozen_kwargs = map_tensors(kwargs, pool.view)
     if holds_mutable_container(frozen_args) or holds_mutable_container(tuple(frozen_kwargs.values())):
@@ -90,7 +96,7 @@ class Crossing:
 
 def _aliased(results: list[Any]) -> Any:
     """The result taken out of `results`, each tensor replaced by one of our own over the same memory."""
-    return map_tensors(results.pop(), lambda t: over(t, int(t.storage_offset()) * t.element_size(), t))
+    return map_tensors(results.pop(), alias)
 
 
 def _place(result: Any, arguments: Sequence[torch.Tensor], pool: GraphPool) -> list[Sink]:

@@ -35,6 +35,8 @@ class _Capture:
     nodes: list[Node] = field(default_factory=list)
     calls: list[Callable[[], Any]] = field(default_factory=list)
     inlined: list[str] = field(default_factory=list)
+    generators: list[torch.Generator] = field(default_factory=list)
+    """What it may draw from: the device's default, which torch registers itself, then those registered."""
     graph: torch.cuda.CUDAGraph | None = None
     """Of the segment being captured; None while a region runs."""
     place: str = "node 0 (first segment)"
@@ -59,7 +61,9 @@ class CUDARecorder:
         return cuda_pool(self._device)
 
     def begin(self, *, breaks: bool) -> None:
-        self._capture = _Capture(breaks=breaks)
+        default = torch.cuda.default_generators[self._device.index]
+        generators = [default, *registered_generators(self._device, but=default)]
+        self._capture = _Capture(breaks=breaks, generators=generators)
         caller = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(caller)
         self._contexts.callback(caller.wait_stream, self._stream)
@@ -124,7 +128,7 @@ class CUDARecorder:
 
     def _begin_segment(self) -> None:
         graph = torch.cuda.CUDAGraph()
-        for generator in registered_generators(self._device):
+        for generator in self._capture.generators[1:]:
             graph.register_generator_state(generator)
         self._capture.graph = graph
         # Other threads (NCCL's watchdog, a data loader) may go on calling what a capture forbids.
@@ -143,9 +147,8 @@ class CUDARecorder:
         capture.graph = None
         if nodes == 0:
             return  # two regions in a row, or one first or last: nothing to launch
-        drawn_from = [torch.cuda.default_generators[self._device.index], *registered_generators(self._device)]
         capture.nodes.append(Segment(nodes, "nodes"))
-        capture.calls.append(Launch(graph, drawn_from))
+        capture.calls.append(Launch(graph, capture.generators))
 
     def _end_failed(self, graph: torch.cuda.CUDAGraph) -> None:
         """Ends a capture whose recording failed, whatever state the failure left it in.

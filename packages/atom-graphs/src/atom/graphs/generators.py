@@ -27,9 +27,12 @@ def is_registered(generator: torch.Generator) -> bool:
     return _state(generator) in _registered
 
 
-def registered_generators(device: torch.device) -> list[torch.Generator]:
-    """The registered generators that live on `device`."""
-    return [g for g in _registered.values() if with_index(g.device) == device]
+def registered_generators(
+    device: torch.device, *, but: torch.Generator | None = None
+) -> list[torch.Generator]:
+    """The registered generators that live on `device`, `but` one."""
+    other_than = None if but is None else _state(but)
+    return [g for key, g in _registered.items() if with_index(g.device) == device and key != other_than]
 
 
 def _state(generator: Any) -> int:

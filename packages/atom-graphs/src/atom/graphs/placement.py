@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from atom.graphs.address import over
+from atom.graphs.address import ordinary, over
 from atom.graphs.structure import span
 
 if TYPE_CHECKING:
@@ -36,13 +36,15 @@ class Placement:
 
     def copy(self, tensor: torch.Tensor) -> torch.Tensor:
         """A copy of `tensor` that owns its place in the pool; strides are kept where they can be written."""
-        if any(n > 1 and stride == 0 for n, stride in zip(tensor.size(), tensor.stride(), strict=True)):
-            dense = torch.empty(tensor.size(), dtype=tensor.dtype, device="meta")
-            placed = over(self._pool.place(span(dense)), 0, dense)
-        else:
-            block, low = self._block(tensor)
-            placed = over(block, tensor.data_ptr() - low, tensor)
-        return placed.copy_(tensor)
+        with ordinary():
+            if any(n > 1 and stride == 0 for n, stride in zip(tensor.size(), tensor.stride(), strict=True)):
+                dense = torch.empty(tensor.size(), dtype=tensor.dtype, device="meta")
+                placed = over(self._pool.place(span(dense)), 0, dense)
+            else:
+                block, low = self._block(tensor)
+                placed = over(block, tensor.data_ptr() - low, tensor)
+            with torch.no_grad():
+                return placed.copy_(tensor)
 
     def _block(self, tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
         key = tensor.untyped_storage()._cdata

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import torch
 
-from atom.graphs.address import bytes_at, over
+from atom.graphs.address import bytes_at, ordinary, over
 from atom.graphs.arena import Arena
 
 
@@ -108,7 +108,8 @@ class CUDAPool:
             self._outside.add(address)
             return tensor
         start, _, memory = found
-        return over(memory, address - start, tensor)
+        with ordinary():
+            return over(memory, address - start, tensor)
 
     def prepare_thread(self) -> None:
         """Lets this thread record on the capture stream, which is current, even if it never computed before.
@@ -141,7 +142,7 @@ class CUDAPool:
         for segment in self._snapshot():
             start, nbytes = segment["address"], segment["total_size"]
             if start not in known:
-                with torch.inference_mode(False), torch.no_grad():
+                with ordinary():
                     memory, _ = bytes_at(start, nbytes, self._device, self._pool)
                 self._segments.append((start, start + nbytes, memory))
         self._segments.sort(key=lambda s: s[0])

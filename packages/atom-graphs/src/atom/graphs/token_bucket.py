@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import torch
 
 from atom.graphs import recorder as recording_state
-from atom.graphs.address import tensor_at
+from atom.graphs.address import alias
 from atom.graphs.errors import BucketError, NestedRecordingError, ReplayInputError
 from atom.graphs.recorder import default_recorder, record
 from atom.graphs.report import Introspection, compare, fresh_inputs
@@ -34,6 +34,8 @@ class Slot(NamedTuple):
     numel: int
     dtype: torch.dtype
     contiguous: bool
+    memory: torch.Tensor
+    """What the recording reads, whatever becomes of `recorded`; written in and outside of inference mode."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class Bucket:
     @classmethod
     def of(cls, rows: int, recording: Recording, inputs: tuple[Any, ...]) -> Bucket:
         slots = tuple(
-            Slot(given, given.data_ptr(), given.numel(), given.dtype, given.is_contiguous())
+            Slot(given, given.data_ptr(), given.numel(), given.dtype, given.is_contiguous(), alias(given))
             if isinstance(given, torch.Tensor)
             else None
             for given in inputs
@@ -66,7 +68,7 @@ class Bucket:
         for given, slot in zip(inputs, self.slots, strict=True):
             if slot is None:
                 return False
-            recorded, address, numel, dtype, contiguous = slot
+            recorded, address, numel, dtype, contiguous, _ = slot
             if given.data_ptr() != address:
                 return False
             if given is not recorded and not (
@@ -89,13 +91,10 @@ class Bucket:
             for given, slot in zip(inputs, self.slots, strict=True):
                 if slot is None:
                     continue
-                into = slot.recorded
-                if into.is_inference() and not torch.is_inference_mode_enabled():
-                    into = tensor_at(slot.address, into, owner=into)
-                if given.data_ptr() != slot.address or given.stride() != into.stride():
-                    into[:rows].copy_(given)
+                if given.data_ptr() != slot.address or given.stride() != slot.memory.stride():
+                    slot.memory[:rows].copy_(given)
                 if rows < self.rows:
-                    into[rows:].zero_()
+                    slot.memory[rows:].zero_()
 
     def trimmed(self, rows: int) -> Any:
         """The recorded result, cut to `rows` wherever it has the bucket's rows."""
