@@ -1,7 +1,7 @@
 """The peers' capture classes for `bench_region_graphs.py`, from single files of their published wheels.
 
 The files lie in a folder that is never committed. What they import and a benchmark does not need is stubbed;
-the C++ helper for a tensor that owns nothing is replaced by ours.
+the C++ helper for a tensor that owns nothing is replaced by torch calls.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from unittest.mock import MagicMock
 
 import torch
 
-from atom.graphs.address import tensor_at
+from atom.graphs.structure import span
 
 PEERS = Path(__file__).resolve().parent.parent / ".peers"
 PEER_FILES = {
@@ -32,8 +32,11 @@ BREAKABLE = "sglang.srt.model_executor.runner_backend_utils.breakable_cuda_graph
 
 
 def weak_ref(x: Any) -> Any:
-    """The peers' C++ helper for a tensor that owns nothing, by ours."""
-    return tensor_at(x.data_ptr(), x, owner=None) if isinstance(x, torch.Tensor) and x.is_cuda else x
+    """The peers' C++ helper for a tensor that owns nothing, in two calls of torch's own."""
+    if not isinstance(x, torch.Tensor) or not x.is_cuda:
+        return x
+    storage = torch._C._construct_storage_from_data_pointer(x.data_ptr(), x.device, span(x))
+    return torch.empty(0, dtype=x.dtype, device=x.device).set_(storage, 0, x.size(), x.stride())
 
 
 def stub(name: str, **attributes: Any) -> None:
