@@ -18,9 +18,8 @@ PROMPTS = st.one_of(
     st.just([1] * (CACHE_TOKENS + 1)),
 )
 REQUESTS = st.lists(st.tuples(PROMPTS, st.integers(1, 30)), min_size=1, max_size=9)
-EVENTS = st.lists(
-    st.sampled_from(["step", "step", "step", "step", "add", "add", "abort", "fail"]), max_size=60
-)
+KINDS = ["step"] * 4 + ["add", "add", "abort", "fail"]
+EVENTS = st.lists(st.sampled_from(KINDS), max_size=60)
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

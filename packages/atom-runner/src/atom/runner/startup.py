@@ -70,8 +70,8 @@ def start(config: Config, *, progress: Progress | None = None) -> Started:
     """Open, load and prepare `config.model`.
 
     Raises:
-        ModelLoadError: the path leads to no model, `max_model_len` is above what it was made for, or a setting
-            asks for what this version does not have.
+        ModelLoadError: the path leads to no model, `max_model_len` is above what it was made for, or a
+            setting asks for what this version does not have.
         KVCacheError: memory leaves no room for a cache.
     """
     began = time.perf_counter()
@@ -162,7 +162,7 @@ def _prepare(
         config.kv_cache_config,
         max_num_seqs=config.max_num_seqs,
         max_model_len=max_model_len,
-        budget_bytes=measured_budget(runner),
+        budget_bytes=None if _is_sized(config) else measured_budget(runner),
     )
     runner.allocate_kv_cache(layout)
     loaded = time.perf_counter()
@@ -193,6 +193,11 @@ def _prepare(
         load_seconds=loaded - began,
         capture_seconds=capture_seconds,
     )
+
+
+def _is_sized(config: Config) -> bool:
+    cache = config.kv_cache_config
+    return cache.num_kv_blocks is not None or cache.kv_cache_memory_bytes is not None
 
 
 def _tokenizer(config: Config, checkpoint: Checkpoint) -> Tokenizer | None:
