@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from atom.compile.artifact_store import ArtifactStore
-from atom.compile.cache_key import circumstances, run_digest, traced_files, traced_source_digest
+from atom.compile.cache_key import run_digest, traced_files, traced_source_digest
 from atom.compile.copy_inputs import copying_inputs
 from atom.compile.counter import compilation_counter
 from atom.compile.debug_files import DebugDump, write_computation_graph
@@ -103,6 +103,7 @@ class VllmBackend:
         self._debug.code(self._calls - 1, original, compiled)
 
     def _open_cache(self, graph: fx.GraphModule, example_inputs: Sequence[Any]) -> None:
+        self.compiler_manager.new_graph()
         if self._calls:
             return  # another trace of the same model: same folder
         config = self.vllm_config
@@ -112,7 +113,7 @@ class VllmBackend:
             config.compute_hash(),
             traced_source_digest(traced_files(graph.graph)),
             self.compiler_manager.compute_hash(config),
-            circumstances(devices),
+            self.compiler_manager.surroundings(devices),
         )
         folder = root / run / f"rank_{config.parallel_config.rank}" / self.prefix
         if self.compilation_config.disable_compile_cache:

@@ -115,13 +115,13 @@ def piece_digest(
     compiler: str,
     runtime_shape: int | None,
     options: dict[str, Any],
-    surroundings: dict[str, Any],
+    surroundings: str,
 ) -> str:
-    """The name of the artifact that serves a piece."""
+    """The name of the artifact that serves a piece; `surroundings` is the digest of its `circumstances`."""
     return digest_of([canonical_text, compiler, runtime_shape, options, surroundings])
 
 
-def run_digest(config_hash: str, source_digest: str, compiler: str, surroundings: dict[str, Any]) -> str:
+def run_digest(config_hash: str, source_digest: str, compiler: str, surroundings: str) -> str:
     """The name of the folder that a run's index lies in."""
     return digest_of([config_hash, source_digest, compiler, surroundings])[:32]
 

@@ -13,7 +13,7 @@ import torch
 
 from atom.compile.atomic_files import unique_name
 from atom.compile.cache_index import INDEX_NAME, IndexKey, read_index, update_index
-from atom.compile.cache_key import circumstances, piece_digest
+from atom.compile.cache_key import circumstances, digest_of, piece_digest
 from atom.compile.canonical import CanonicalGraph, UncacheableError, canonicalize
 from atom.compile.compiler_interface import make_compiler
 from atom.compile.counter import compilation_counter
@@ -23,7 +23,7 @@ from atom.compile.size_guards import Condition, conditions_on, exactly, holds
 from atom.compile.work_folder import work_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from torch import fx
@@ -88,6 +88,7 @@ class CompilerManager:
     cache_file_path: Path | None = None
     pieces: dict[IndexKey, CompiledPiece] = field(default_factory=dict)
     """What this manager handed out; keeps it alive for other models of the process."""
+    _surroundings: dict[frozenset[torch.device], str] = field(default_factory=dict)
     size_conditions: list[tuple[Condition, dict[str, Any]]] = field(default_factory=list)
     """Of the general pieces handed out: a condition, and the symbol behind each name in it."""
 
@@ -109,6 +110,17 @@ class CompilerManager:
             self.cache_file_path = cache_dir / INDEX_NAME
             self.cache = read_index(self.cache_file_path)
             store.sweep_staging()
+
+    def surroundings(self, devices: Iterable[torch.device]) -> str:
+        """The digest of the circumstances, taken once for all pieces of a graph (see `new_graph`)."""
+        key = frozenset(devices)
+        if key not in self._surroundings:
+            self._surroundings[key] = digest_of(circumstances(key))
+        return self._surroundings[key]
+
+    def new_graph(self) -> None:
+        """Look at the circumstances again: settings may have changed since the last graph was compiled."""
+        self._surroundings.clear()
 
     def save_to_file(self) -> None:
         """Write the index; done when it cannot be."""
@@ -183,7 +195,7 @@ class CompilerManager:
             compiler=self.compiler.name,
             runtime_shape=runtime_shape,
             options=options,
-            surroundings=circumstances(devices),
+            surroundings=self.surroundings(devices),
         )
         return _Request(graph, inputs, options, graph_index, runtime_shape, canonical, digest)
 

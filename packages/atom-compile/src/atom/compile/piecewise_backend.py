@@ -99,6 +99,7 @@ class PiecewiseBackend:
 
     def _specialize(self, size: int, args: tuple[Any, ...]) -> CompiledCallable:
         graph, _ = returning_tuple(self.graph)
+        self._manager.new_graph()
         piece = self._manager.compile(graph, args, self.graph_index, size)
         self._manager.save_to_file()
         return piece.call
