@@ -89,3 +89,25 @@ def test_collectives_run_eagerly_and_are_then_recorded() -> None:
             torch.cuda.synchronize()
         finally:
             dist.destroy_process_group()
+
+
+def test_a_tape_replays_collectives_and_waits_for_them() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        init("gloo", folder)
+        try:
+
+            def forward(x: torch.Tensor) -> torch.Tensor:
+                y = x * 2
+                dist.all_reduce(y)
+                parts = [torch.empty_like(y)]
+                dist.all_gather(parts, y + 1)
+                return parts[0] * 3
+
+            graph = TokenGraph(forward)
+            graph.record(torch.randn(4, 2))
+            for seed in (1, 2):
+                torch.manual_seed(seed)
+                x = torch.randn(4, 2)
+                assert torch.equal(graph.replay(x), (x * 2 + 1) * 3)
+        finally:
+            dist.destroy_process_group()

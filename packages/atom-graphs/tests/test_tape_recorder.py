@@ -255,6 +255,23 @@ class TestCustomOps:
 
         check(tape, forward)
 
+    def test_an_op_with_nothing_to_show_is_replayed_for_its_effect(self, tape: Any, library: Any) -> None:
+        seen: list[float] = []
+
+        def note(x: torch.Tensor) -> None:
+            seen.append(x.sum().item())
+
+        op = define(library, "note", note)
+
+        def forward(x: torch.Tensor) -> torch.Tensor:
+            op(x + 1)
+            return x * 2
+
+        graph = TokenGraph(forward, recorder=tape.recorder)
+        graph.record(torch.zeros(2, 2, device=tape.device))
+        graph.replay(torch.ones(2, 2, device=tape.device))
+        assert seen == [4.0, 8.0]
+
     def test_an_op_implemented_by_a_region_is_the_region_node(self, tape: Any, library: Any) -> None:
         factor = {"value": 2.0}
 

@@ -175,8 +175,9 @@ class TapeRecorder:
         if func in _ALLOCATIONS:
             return self._write_down(str(func), None, tensors, result)
         fn = partial(_then_wait, func) if func.namespace == "c10d" else func
-        made_nothing = not func._schema.is_mutable and not self._made(result, tensors)
-        if made_nothing:
+        # Collectives write without saying so in their schema, and other libraries' ops may have effects unsaid.
+        effects = func._schema.is_mutable or func.namespace not in ("aten", "prims")
+        if not effects and not self._made(result, tensors):
             return result  # a view: its address is as fixed as its base's
         return self._write_down(str(func), lambda: frozen_call(fn, args, kwargs, self._pool), tensors, result)
 
