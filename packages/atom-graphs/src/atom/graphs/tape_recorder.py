@@ -175,7 +175,7 @@ class TapeRecorder:
         if func in _ALLOCATIONS:
             return self._write_down(str(func), None, tensors, result)
         fn = partial(_then_wait, func) if func.namespace == "c10d" else func
-        # Collectives write without saying so in their schema, and other libraries' ops may have effects unsaid.
+        # Collectives write without saying so in their schema; other libraries' ops may do so too.
         effects = func._schema.is_mutable or func.namespace not in ("aten", "prims")
         if not effects and not self._made(result, tensors):
             return result  # a view: its address is as fixed as its base's
