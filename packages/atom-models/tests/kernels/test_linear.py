@@ -3,6 +3,7 @@ import dataclasses
 import pytest
 import torch
 import torch.nn.functional as F
+from triton.runtime.errors import OutOfResources
 
 from atom.models.kernels import linear as linear_module
 from atom.models.kernels.errors import KernelArgumentError, KernelError
@@ -76,6 +77,21 @@ def test_a_product_with_silu_is_never_split():
     configs = [choice.config for choice in candidates(key(8, ("silu",)))]
     assert all(config.split_k == 1 for config in configs if isinstance(config, SkinnyConfig))
     assert any(choice.config.split_k > 1 for choice in candidates(key(8)) if choice.config)
+
+
+def test_a_tile_the_device_has_no_room_for_is_passed_over(monkeypatch):
+    def time(run):
+        del run
+        if len(timed) == 1:
+            raise OutOfResources(300_000, 232_448, "shared memory")
+        return timed.append(1) or 1.0
+
+    timed = []
+    monkeypatch.setattr(linear_module, "time_in_graph", time)
+    monkeypatch.setattr(linear_module, "_copies_past_cache", lambda product: 1)
+    ways = [TORCH, Choice(GemvConfig(2, 64, 4))]
+    small = ProductKey(1, 8, 64, torch.float32, torch.device("cpu"))
+    assert list(linear_module._time(small, ways)) == [TORCH]
 
 
 def test_packed_ways_are_candidates_only_of_packed_weights():

@@ -103,6 +103,11 @@ def _gemv_kernel(
         first_up = _weights(up_weight, output, 0, n, k, BLOCK_K, EVEN_N, EVEN_K)
     inputs_ready(OVERLAP)
     let_next_start(OVERLAP)
+    added = tl.zeros([BLOCK_N], dtype=tl.float32)  # read now, so that the end does not wait for it
+    if BIAS:
+        added += tl.load(bias + output, mask=live, other=0.0).to(tl.float32)
+    if RESIDUAL:
+        added += tl.load(residual + output, mask=live, other=0.0).to(tl.float32)
     values, squares = _inputs(x, norm_weight, 0, k, BLOCK_K, EVEN_K, NORM)
     products = first.to(tl.float32) * values[None, :]
     if SILU:
@@ -124,11 +129,7 @@ def _gemv_kernel(
         if NORM:
             up *= factor
         result = result / (1.0 + tl.exp(-result)) * up
-    if BIAS:
-        result += tl.load(bias + output, mask=live, other=0.0).to(tl.float32)
-    if RESIDUAL:
-        result += tl.load(residual + output, mask=live, other=0.0).to(tl.float32)
-    tl.store(out + output, result.to(out.dtype.element_ty), mask=live)
+    tl.store(out + output, (result + added).to(out.dtype.element_ty), mask=live)
 
 
 _launch = Launcher(_gemv_kernel)

@@ -34,10 +34,15 @@ _REACH = 30.0  # a token this far (in nats) below the likeliest is no candidate
 
 
 @jit
-def _gumbel(seed: tl.tensor, step: tl.tensor, token: tl.tensor) -> tl.tensor:
-    """Gumbel noise from Philox at key seed, counter (token, step, 0, 0)."""
-    zero = token * 0
-    bits, _, _, _ = tl.philox(seed, token, zero + step, zero, zero)
+def _noise_words(seed: tl.tensor, step: tl.tensor, counter: tl.tensor) -> tl.tensor:
+    """Four words of Philox at key seed, (counter, step, 0, 0): for tokens 4 * counter to 4 * counter + 3."""
+    zero = counter * 0
+    return tl.philox(seed, counter, zero + step, zero, zero)
+
+
+@jit
+def _gumbel(bits: tl.tensor) -> tl.tensor:
+    """Gumbel noise of 32 random bits."""
     u = (bits.to(tl.float32) + 0.5) * 2.3283064365386963e-10
     # -log(1 - u), accurate where u is small: those are the noises that win
     exponential = tl.where(u < 1e-3, u * (1.0 + u * (0.5 + u * 0.33333334)), -tl.log(1.0 - u))
@@ -100,7 +105,9 @@ def _list_kernel(
         far = (top - value) / heat
         furthest = tl.minimum(tl.where(floor > 0, -tl.log(tl.maximum(floor, 1e-30)), REACH), REACH)
         if (wanted <= 0) & (nucleus >= 1):
-            noise = _gumbel(tl.load(seeds + row), tl.load(steps + row).to(tl.int32), token)
+            counter = block * (BLOCK // 4) + tl.arange(0, BLOCK // 4)
+            w0, w1, w2, w3 = _noise_words(tl.load(seeds + row), tl.load(steps + row).to(tl.int32), counter)
+            noise = _gumbel(tl.interleave(tl.interleave(w0, w2), tl.interleave(w1, w3)))
             score = tl.where(far <= furthest, noise - far, float("-inf"))
             best, at = tl.max(score, axis=0, return_indices=True)
             tl.store(values + CHUNKS + block, best)
@@ -175,7 +182,11 @@ def _draw_kernel(
                 place = start + tl.arange(0, BLOCK)
                 far = tl.load(far_list + place, mask=place < count, other=float("inf"))
                 token = tl.load(tokens + CHUNKS + BLOCKS + place, mask=place < count, other=0)
-                score = tl.where(far <= cut, _gumbel(seed, step, token) - far, float("-inf"))
+                w0, w1, w2, w3 = _noise_words(seed, step, token // 4)
+                word = tl.where(
+                    token % 2 == 0, tl.where(token % 4 == 0, w0, w2), tl.where(token % 4 == 1, w1, w3)
+                )
+                score = tl.where(far <= cut, _gumbel(word) - far, float("-inf"))
                 better = score > best_score
                 best_score = tl.where(better, score, best_score)
                 best_token = tl.where(better, token, best_token)
@@ -224,7 +235,7 @@ def sample(
         raise KernelArgumentError(
             f"sample: every setting must be [{rows}], got {[tuple(s.shape) for s in settings]}"
         )
-    block = min(_BLOCK, next_power_of_2(vocab))
+    block = max(4, min(_BLOCK, next_power_of_2(vocab)))
     blocks = ceil_div(vocab, block)
     width = chunks + blocks + vocab
     values, tokens, totals, out = _buffers(logits, width)

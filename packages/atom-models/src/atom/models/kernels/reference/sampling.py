@@ -59,22 +59,23 @@ def sample(
 
 def gumbel(seeds: torch.Tensor, steps: torch.Tensor, tokens: int) -> torch.Tensor:
     """float64 Gumbel noise `[rows, tokens]`, a function of seed, step and token."""
-    token = torch.arange(tokens, device=seeds.device)
-    uniform = (philox(seeds[:, None], token, steps[:, None]).double() + 0.5) * 2.0**-32
+    counters = torch.arange(-(-tokens // 4), device=seeds.device)
+    words = torch.stack(philox(seeds[:, None], counters, steps[:, None]), dim=-1).flatten(1)[:, :tokens]
+    uniform = (words.double() + 0.5) * 2.0**-32
     return -torch.log(-torch.log1p(-uniform))
 
 
-def philox(seeds: torch.Tensor, tokens: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
-    """First word (in [0, 2^32)) of Philox-4x32-10 (Salmon et al. 2011): key seed, counter (token, step)."""
+def philox(seeds: torch.Tensor, counters: torch.Tensor, steps: torch.Tensor) -> list[torch.Tensor]:
+    """The words (in [0, 2^32)) of Philox-4x32-10 (Salmon et al. 2011) at key seed and (counter, step)."""
     key = [seeds & _LOW, (seeds >> 32) & _LOW]
-    zero = torch.zeros_like(seeds + tokens + steps)
-    counter = [zero + (tokens & _LOW), zero + (steps & _LOW), zero, zero]
+    zero = torch.zeros_like(seeds + counters + steps)
+    counter = [zero + (counters & _LOW), zero + (steps & _LOW), zero, zero]
     for _ in range(10):
         high_0, low_0 = _multiply(counter[0], _ROUND[0])
         high_2, low_2 = _multiply(counter[2], _ROUND[1])
         counter = [high_2 ^ counter[1] ^ key[0], low_2, high_0 ^ counter[3] ^ key[1], low_0]
         key = [(key[0] + _KEY_STEP[0]) & _LOW, (key[1] + _KEY_STEP[1]) & _LOW]
-    return counter[0]
+    return counter
 
 
 def _multiply(a: torch.Tensor, b: int) -> tuple[torch.Tensor, torch.Tensor]:
