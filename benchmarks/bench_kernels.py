@@ -262,7 +262,7 @@ def bench_linear(limits: Ceilings) -> Iterator[Row]:
     fused = [(rows, *what) for rows in (1, 8, 32) for what in FUSED]
     for rows, name, around in plain + fused:
         n, k = PRODUCTS[name]
-        chooser = LinearChooser()
+        chooser = LinearChooser(repeats=REPEATS)
         tile = (64, 128) if 1 < rows <= 64 else None
         chosen = chooser.measure(ProductKey(rows, n, k, BF16, DEVICE, around, tile))
         times = next(iter(chooser.milliseconds.values()))

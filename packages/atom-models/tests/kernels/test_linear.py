@@ -28,7 +28,7 @@ def timed(monkeypatch):
     def make(milliseconds):
         calls = []
 
-        def time(product, ways):
+        def time(product, ways, repeats):
             calls.extend(ways)
             return {way: milliseconds(way) for way in ways}
 
@@ -80,8 +80,8 @@ def test_a_product_with_silu_is_never_split():
 
 
 def test_a_tile_the_device_has_no_room_for_is_passed_over(monkeypatch):
-    def time(run):
-        del run
+    def time(run, *, repeats):
+        assert repeats == 3
         if len(timed) == 1:
             raise OutOfResources(300_000, 232_448, "shared memory")
         return timed.append(1) or 1.0
@@ -91,7 +91,7 @@ def test_a_tile_the_device_has_no_room_for_is_passed_over(monkeypatch):
     monkeypatch.setattr(linear_module, "_copies_past_cache", lambda product: 1)
     ways = [TORCH, Choice(GemvConfig(2, 64, 4))]
     small = ProductKey(1, 8, 64, torch.float32, torch.device("cpu"))
-    assert list(linear_module._time(small, ways)) == [TORCH]
+    assert list(linear_module._time(small, ways, 3)) == [TORCH]
 
 
 def test_packed_ways_are_candidates_only_of_packed_weights():

@@ -65,11 +65,12 @@ class ProductKey:
 
 @dataclass
 class LinearChooser:
-    """Remembers the fastest way for each product it has measured."""
+    """Remembers the fastest way for each product it has measured, each time a median over `repeats`."""
 
     choices: dict[ProductKey, Choice] = field(default_factory=dict)
     milliseconds: dict[ProductKey, dict[Choice, float]] = field(default_factory=dict)
     measures: bool = False
+    repeats: int = 20
 
     def choose(self, key: ProductKey) -> Choice:
         """The measured choice, or the default."""
@@ -87,7 +88,7 @@ class LinearChooser:
             raise KernelError(
                 "linear: cannot measure while a graph is captured; measure in the warm-up before it"
             )
-        times = _time(key, candidates(key))
+        times = _time(key, candidates(key), self.repeats)
         fastest = min(times, key=times.__getitem__)
         if times[fastest] > _MUST_WIN_BY * times[TORCH]:
             fastest = TORCH
@@ -247,7 +248,7 @@ def _compute(
     return product if residual is None else product + residual
 
 
-def _time(key: ProductKey, ways: list[Choice]) -> dict[Choice, float]:
+def _time(key: ProductKey, ways: list[Choice], repeats: int) -> dict[Choice, float]:
     """Milliseconds of a product each way, its weight read from memory and not from a cache."""
     x = torch.randn(key.rows, key.k, dtype=key.dtype, device=key.device)
     outputs = key.n // 2 if "silu" in key.around else key.n
@@ -264,7 +265,7 @@ def _time(key: ProductKey, ways: list[Choice]) -> dict[Choice, float]:
                 for weight, packed in zip(weights, tiles, strict=True):
                     _compute(way, x, weight, packed, None, residual, norm_weight, 1e-5, "silu" in key.around)
 
-        return time_in_graph(run) / (rounds * len(weights))
+        return time_in_graph(run, repeats=repeats) / (rounds * len(weights))
 
     times = {}
     for way in ways:
