@@ -165,15 +165,18 @@ class CompilerManager:
         """
         request = self._request(graph, example_inputs, graph_index, runtime_shape, options)
         compilation_counter.num_pieces += 1
-        piece = self._load(request)
-        if piece is None:
-            if self.store is None or request.digest is None:
-                piece = self._compile(request)
-            else:
-                with self.store.lock(request.digest):
-                    piece = self._load(request) or self._compile(request)
+        piece = self._load(request) or self._compile_or_wait(request)
         self._remember(request, piece)
         return piece
+
+    def _compile_or_wait(self, request: _Request) -> CompiledPiece:
+        """Compile, unless another process is just compiling the same: then wait and load."""
+        if self.store is None or request.digest is None:
+            return self._compile(request)
+        was_there = self.store.contains(request.digest)  # and was not usable
+        with self.store.lock(request.digest):
+            loaded = None if was_there else self._load(request)
+            return loaded or self._compile(request)
 
     def _request(
         self,
