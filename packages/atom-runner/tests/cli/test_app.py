@@ -8,6 +8,7 @@ import pytest
 
 from atom.runner.cli import app
 from atom.runner.errors import ModelLoadError
+from atom.runner.loader import default_checkpoint
 
 BAD_INPUT = [
     (["nonsense"], "No such command 'nonsense'"),
@@ -39,6 +40,16 @@ def test_bad_input_gives_one_line_and_exit_code_2_at_once(
     assert printed.err.startswith("atom-runner: error: ")
     assert printed.err.count("\n") == 1
     assert error in printed.err
+
+
+def test_a_damaged_checkpoint_gives_one_line_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "cut.gguf"
+    with default_checkpoint().open("rb") as whole:
+        path.write_bytes(whole.read(5_000_000))
+    assert app.main(["generate", "-p", "a", "--model", str(path)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"atom-runner: error: {path}: tensor ")
+    assert error.count("\n") == 1
 
 
 def failing(error: BaseException) -> object:

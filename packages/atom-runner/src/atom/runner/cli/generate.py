@@ -69,7 +69,7 @@ def generate(
     runnable = any(row.error is None for row in rows)
     llm = start_engine(engine) if runnable else None
     failed = answer(llm, rows, printer)
-    if llm is not None and not as_json:
+    if llm is not None and not as_json and failed < len(rows):
         stderr_console().print(run_table(llm.stats(), model=described(llm)))
     return 2 if failed else 0
 
