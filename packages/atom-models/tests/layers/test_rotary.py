@@ -59,8 +59,8 @@ def test_low_precision_heads_are_rounded_once():
     assert torch.equal(rotary.rotate(heads, cos_sin), rotary.rotate(heads.float(), cos_sin).bfloat16())
 
 
-def test_the_table_is_float32_and_no_weight():
+def test_the_tables_are_float32_and_no_weights():
     rotary = RotaryEmbedding(16, max_position=64, theta=1e4)
-    assert rotary.table.shape == (64, 2, 16)
-    assert rotary.table.dtype == torch.float32
+    assert rotary.cos.shape == rotary.sin.shape == (64, 1, 16)
+    assert rotary.cos.dtype == rotary.sin.dtype == torch.float32
     assert not rotary.state_dict()

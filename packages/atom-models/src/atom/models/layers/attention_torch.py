@@ -20,7 +20,8 @@ def write_cache(cache: torch.Tensor, rows: torch.Tensor, slot_mapping: torch.Ten
     """Put row `i` of `rows` into slot `slot_mapping[i]`; rows without a slot stay out."""
     if rows.shape[0] != slot_mapping.shape[0]:
         rows = rows[: slot_mapping.shape[0]]
-    cache.view(-1, *cache.shape[2:]).index_copy_(0, slot_mapping, rows.to(cache.dtype))
+    rows = rows if rows.dtype == cache.dtype else rows.to(cache.dtype)
+    cache.view(-1, *cache.shape[2:]).index_copy_(0, slot_mapping, rows)
 
 
 def ragged_attention(
@@ -40,15 +41,14 @@ def ragged_attention(
     """
     for group in plan.groups:
         if group.whole and k_cache.dtype == key.dtype:
-            keys, values = key[group.rows].unsqueeze(0), value[group.rows].unsqueeze(0)
+            keys = key[group.rows].transpose(0, 1).unsqueeze(0)
+            values = value[group.rows].transpose(0, 1).unsqueeze(0)
         else:
             keys, values = _cached(k_cache, group, query.dtype), _cached(v_cache, group, query.dtype)
         # One slice less where one group has all rows: a step of small launches is host time.
         all_rows = group.covers_all and query.shape[0] == plan.num_rows
-        queries = (query if all_rows else query[group.rows]).view(
-            group.num_seqs, group.query_len, *query.shape[1:]
-        )
-        attended = _attend(queries, keys, values, group.mask, scale, group.whole).flatten(0, 1)
+        queries = query if all_rows else query[group.rows]
+        attended = _attend(queries, keys, values, group.mask, scale, group.query_len, group.whole)
         if all_rows:
             output.copy_(attended)
         elif isinstance(group.rows, slice):
@@ -82,21 +82,30 @@ def bucket_attention(
     blocks = metadata.block_tables.reshape(-1)
     last_seen = metadata.seq_lens[:, None] - query_len + torch.arange(query_len, device=device)
     visible = torch.arange(key_len, device=device) <= last_seen.clamp(min=0)[..., None]
-    keys = k_cache.index_select(0, blocks).view(num_seqs, key_len, *k_cache.shape[2:]).to(query.dtype)
-    values = v_cache.index_select(0, blocks).view(num_seqs, key_len, *v_cache.shape[2:]).to(query.dtype)
-    queries = query[:live].view(num_seqs, query_len, *query.shape[1:])
-    output[:live] = _attend(queries, keys, values, visible.unsqueeze(1), scale, causal=False).flatten(0, 1)
+    keys = _by_head(k_cache.index_select(0, blocks), num_seqs, query.dtype)
+    values = _by_head(v_cache.index_select(0, blocks), num_seqs, query.dtype)
+    output[:live] = _attend(query[:live], keys, values, visible.unsqueeze(1), scale, query_len, causal=False)
     if output.shape[0] > live:
         output[live:].zero_()
 
 
 def _cached(cache: torch.Tensor, group: SequenceGroup, dtype: torch.dtype) -> torch.Tensor:
-    """A group's keys or values, `[seqs, key_len, kv_heads, head_dim]`, a view where they lie together."""
+    """A group's keys or values, `[seqs, kv_heads, key_len, head_dim]`, a view where they lie together."""
     if isinstance(group.keys, slice):
-        return cache.view(-1, *cache.shape[2:])[group.keys].unsqueeze(0).to(dtype)
-    gathered = cache.index_select(0, group.keys)
-    gathered = gathered.view(group.num_seqs, -1, *cache.shape[2:])
-    return gathered[:, : group.key_len].to(dtype)
+        # What view, slice and transpose would give, in one launch; write_cache has seen that blocks adjoin.
+        _, row, head, one = cache.stride()
+        size = (1, cache.shape[2], group.key_len, cache.shape[3])
+        begin = cache.storage_offset() + group.keys.start * row
+        found = cache.as_strided(size, (row, head, row, one), begin)
+        return found if found.dtype == dtype else found.to(dtype)
+    gathered = _by_head(cache.index_select(0, group.keys), group.num_seqs, dtype)
+    return gathered if gathered.shape[2] == group.key_len else gathered[:, :, : group.key_len]
+
+
+def _by_head(blocks: torch.Tensor, num_seqs: int, dtype: torch.dtype) -> torch.Tensor:
+    """Gathered blocks, equally many a sequence, as `[seqs, kv_heads, tokens, head_dim]`."""
+    blocks = blocks if blocks.dtype == dtype else blocks.to(dtype)
+    return blocks.view(num_seqs, -1, *blocks.shape[2:]).transpose(1, 2)
 
 
 def _attend(
@@ -105,16 +114,25 @@ def _attend(
     value: torch.Tensor,
     mask: torch.Tensor | None,
     scale: float,
+    query_len: int,
     causal: bool,
 ) -> torch.Tensor:
-    """`[seqs, query_len, heads, head_dim]` as the queries; keys are `[seqs, key_len, kv_heads, head_dim]`."""
+    """`[rows, heads, head_dim]` as `query`, whose rows are sequences of `query_len`; keys `[seqs, kv_heads,
+    tokens, head_dim]`."""
+    rows, heads, head_dim = query.shape
+    if query_len == 1:
+        queries = query.view(rows, heads, 1, head_dim)
+    else:
+        queries = query.view(-1, query_len, heads, head_dim).transpose(1, 2)
     attended = F.scaled_dot_product_attention(
-        query.transpose(1, 2),
-        key.transpose(1, 2),
-        value.transpose(1, 2),
+        queries,
+        key,
+        value,
         attn_mask=mask,
         is_causal=causal,
         scale=scale,
-        enable_gqa=query.shape[2] != key.shape[2],
+        enable_gqa=heads != key.shape[1],
     )
-    return attended.transpose(1, 2)
+    if query_len != 1:
+        attended = attended.transpose(1, 2)
+    return attended.reshape(rows, heads, head_dim)

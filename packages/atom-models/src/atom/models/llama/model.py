@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from atom.config import CacheSpec, Config
     from atom.models.checkpoint.loading import WeightReader
+    from atom.models.layers.rotary import CosSin
 
 
 class LlamaAttention(nn.Module):
@@ -57,12 +58,12 @@ class LlamaAttention(nn.Module):
         self.o_proj = Linear(
             self.num_heads * self.head_dim, config.hidden_size, bias=bias, dtype=dtype, device=device
         )
-        self.rotate: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = rotary.rotate
+        self.rotate: Callable[[torch.Tensor, CosSin], torch.Tensor] = rotary.rotate
         self.attn = Attention(
             self.num_heads, self.num_kv_heads, self.head_dim, layer_id=layer_id, layer_name=f"{prefix}.attn"
         )
 
-    def forward(self, hidden_states: torch.Tensor, cos_sin: torch.Tensor) -> torch.Tensor:
+    def forward(self, hidden_states: torch.Tensor, cos_sin: CosSin) -> torch.Tensor:
         """`[rows, hidden]` of `[rows, hidden]`; `cos_sin` as `RotaryEmbedding.forward` gives it."""
         heads = self.qkv_proj(hidden_states).view(-1, self.num_heads + 2 * self.num_kv_heads, self.head_dim)
         turned = self.rotate(heads[:, : -self.num_kv_heads], cos_sin)
@@ -95,7 +96,7 @@ class LlamaDecoderLayer(nn.Module):
             hidden, config.intermediate_size, bias=config.mlp_bias, dtype=dtype, device=device
         )
 
-    def forward(self, hidden_states: torch.Tensor, cos_sin: torch.Tensor) -> torch.Tensor:
+    def forward(self, hidden_states: torch.Tensor, cos_sin: CosSin) -> torch.Tensor:
         """`[rows, hidden]` of `[rows, hidden]`."""
         hidden_states = hidden_states + self.self_attn(self.input_layernorm(hidden_states), cos_sin)
         return hidden_states + self.mlp(self.post_attention_layernorm(hidden_states))  # type: ignore[no-any-return]
