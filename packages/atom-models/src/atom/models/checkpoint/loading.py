@@ -39,7 +39,7 @@ class WeightReader(Protocol):
 @contextlib.contextmanager
 def progress_bar(description: str = "Loading weights") -> Iterator[Progress]:
     """A callback that draws a bar in bytes on standard error; draws nothing where that is not a terminal."""
-    from tqdm import tqdm  # type: ignore[import-untyped]  # only wanted where somebody looks
+    from tqdm import tqdm  # only wanted where somebody looks
 
     with tqdm(
         desc=description, unit="B", unit_scale=True, unit_divisor=1024, disable=None, leave=False
