@@ -101,6 +101,40 @@ def test_a_token_of_probability_0_is_never_drawn(sampler):
     assert kept_tokens(sampler, logits) == {7, 41}
 
 
+@pytest.mark.parametrize(
+    ("temperature", "drawn"),
+    [(1e-300, "the largest"), (1e-40, "the largest"), (1e-12, "the largest"), (3e38, "any")],
+)
+def test_temperatures_at_the_ends_of_the_range_draw_tokens(sampler, temperature, drawn):
+    logits = logits_of(9) * 1000
+    requests = [request_of(row=i, seed=i, temperature=temperature) for i in range(200)]
+    tokens = set(sampler.sample(logits.repeat(200, 1), requests).tolist())
+    assert tokens == {int(logits.argmax())} if drawn == "the largest" else len(tokens) > VOCAB // 2
+
+
+@pytest.mark.parametrize("penalty", [1e-300, 1e-30, 3e38])
+@pytest.mark.parametrize("temperature", [0.0, 1e-30, 1.0])
+def test_extreme_penalties_draw_tokens_too(sampler, penalty, temperature):
+    wish = {"repetition_penalty": penalty, "temperature": temperature}
+    everything = tuple(range(VOCAB))
+    for scale in (-1.0, 1.0, 1e30):
+        for prompt in ((1,), everything):
+            request = request_of(row=0, seed=3, prompt=prompt, **wish)
+            (token,) = sampler.sample(logits_of(5).abs() * scale, [request]).tolist()
+            assert 0 <= token < VOCAB
+            if prompt != everything and temperature < 1:
+                assert (token == 1) == (penalty < 1)
+
+
+def test_logits_that_are_no_numbers_give_an_id_of_the_vocabulary_and_concern_no_neighbour(sampler):
+    requests = [request_of(row=i, seed=i, temperature=1.0) for i in range(2)]
+    alone = sampler.sample(logits_of(3), requests[1:]).tolist()
+    broken = torch.full((1, VOCAB), float("nan"))
+    tokens = sampler.sample(torch.cat([broken, logits_of(3)]), requests).tolist()
+    assert 0 <= tokens[0] < VOCAB
+    assert tokens[1:] == alone
+
+
 def test_a_sequence_draws_the_same_token_in_any_company(sampler):
     logits = logits_of(4, rows=6)
     wishes = [

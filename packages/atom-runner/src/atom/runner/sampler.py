@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from atom.runner.request import Request
 
 _MASKED = float("-inf")
+_FLOAT32 = torch.finfo(torch.float32)
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class SamplingBatch:
         seeds = np.array([request.seed for request in requests], dtype=np.uint64)
         places = np.array([request.num_generated for request in requests], dtype=np.int64)
         return cls(
-            temperature=np.array([p.temperature for p in params], dtype=np.float32),
+            temperature=np.array([max(p.temperature, _FLOAT32.tiny) for p in params], dtype=np.float32),
             top_k=np.array([p.top_k for p in params], dtype=np.int64),
             top_p=np.array([p.top_p for p in params], dtype=np.float32),
             min_p=np.array([p.min_p for p in params], dtype=np.float32),
@@ -104,7 +105,8 @@ class Sampler:
         self._draw(logits, settings)
 
     def _draw(self, logits: torch.Tensor, settings: SamplingBatch) -> torch.Tensor:
-        scaled = logits / self._column(settings.temperature)
+        # The largest is taken off first: no temperature, however small, divides it to infinity.
+        scaled = logits.sub_(logits.amax(dim=-1, keepdim=True)).div_(self._column(settings.temperature))
         limited = np.flatnonzero((settings.top_k > 0) & (settings.top_k < scaled.shape[-1]))
         if limited.size:
             _keep(scaled, limited, _top_k_threshold(scaled[self._index(limited)], settings.top_k[limited]))
@@ -119,7 +121,9 @@ class Sampler:
         # Doubles: over a large vocabulary single precision would shift the boundaries between tokens.
         cumulative = probabilities.cumsum(dim=-1, dtype=torch.float64)
         target = cumulative[:, -1:] * self._column(settings.uniform)
-        return torch.searchsorted(cumulative, target, right=True).squeeze(-1)
+        # A broken model's NaN finds no place; an id beyond the vocabulary would break the step of all others.
+        places = torch.searchsorted(cumulative, target, right=True).squeeze(-1)
+        return places.clamp_(max=cumulative.shape[-1] - 1)
 
     def _penalise(self, logits: torch.Tensor, requests: Sequence[Request]) -> None:
         """Divide positive logits of seen tokens by the penalty, multiply negative ones (Keskar et al.,
@@ -130,6 +134,7 @@ class Sampler:
         penalty = self._column(np.array([r.params.repetition_penalty for r in penalised], dtype=np.float32))
         chosen = logits[index]
         changed = torch.where(chosen > 0, chosen / penalty, chosen * penalty)
+        changed.clamp_(_FLOAT32.min, _FLOAT32.max)  # an extreme penalty gives no infinity, whose share is NaN
         logits[index] = torch.where(seen, changed, chosen)
 
     def _update_seen(self, requests: Sequence[Request]) -> torch.Tensor:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import math
+import reprlib
 from collections.abc import Callable, Sequence  # noqa: TC003  resolved by those who read the fields
 from dataclasses import dataclass, field
+from typing import Any
 
 from atom.runner.errors import SamplingParamsError
 
@@ -41,27 +42,14 @@ class SamplingParams:
     """Go on past the checkpoint's end tokens; `stop` and `stop_token_ids` still hold."""
 
     def __post_init__(self) -> None:
+        if isinstance(self.stop, str):
+            object.__setattr__(self, "stop", (self.stop,))
         for name, check, allowed in _RULES:
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not check(value):
-                raise SamplingParamsError(f"{name}={value!r}: must be {allowed}")
-        for name in ("top_k", "max_tokens"):
-            if not isinstance(getattr(self, name), int):
-                raise SamplingParamsError(f"{name}={getattr(self, name)!r}: must be a whole number")
-        if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, int)):
-            raise SamplingParamsError(f"seed={self.seed!r}: must be a whole number or None")
-        if not isinstance(self.ignore_eos, bool):
-            raise SamplingParamsError(f"ignore_eos={self.ignore_eos!r}: must be true or false")
-        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
-        if not all(isinstance(text, str) and text for text in stop):
-            raise SamplingParamsError(f"stop={self.stop!r}: must be non-empty strings")
-        ids = tuple(self.stop_token_ids)
-        if not all(isinstance(i, int) and not isinstance(i, bool) and i >= 0 for i in ids):
-            raise SamplingParamsError(
-                f"stop_token_ids={self.stop_token_ids!r}: must be token ids, 0 or above"
-            )
-        object.__setattr__(self, "stop", stop)
-        object.__setattr__(self, "stop_token_ids", ids)
+            if not check(value):
+                raise SamplingParamsError(f"{name}={reprlib.repr(value)}: must be {allowed}")
+        object.__setattr__(self, "stop", tuple(self.stop))
+        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
 
     @property
     def greedy(self) -> bool:
@@ -69,11 +57,29 @@ class SamplingParams:
         return self.temperature == 0.0
 
 
-_RULES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
-    ("temperature", lambda v: v >= 0 and math.isfinite(v), "0 or a positive number"),
-    ("top_k", lambda v: v >= 0, "0 (keep all) or a positive whole number"),
-    ("top_p", lambda v: 0 < v <= 1, "above 0 and at most 1"),
-    ("min_p", lambda v: 0 <= v <= 1, "between 0 and 1"),
-    ("repetition_penalty", lambda v: v > 0 and math.isfinite(v), "a positive number"),
-    ("max_tokens", lambda v: v >= 1, "at least 1"),
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _all(values: Any, check: Callable[[Any], bool]) -> bool:
+    return isinstance(values, list | tuple | set | frozenset) and all(map(check, values))
+
+
+_LARGEST = 3.4e38
+"""What the sampler's float32 holds; an integer beyond a float64 is compared like any other number."""
+_RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
+    ("temperature", lambda v: _is_number(v) and 0 <= v <= _LARGEST, "0 or a positive number up to 3.4e38"),
+    ("top_k", lambda v: _is_whole(v) and 0 <= v < 2**63, "0 (keep all) or a positive whole number"),
+    ("top_p", lambda v: _is_number(v) and 0 < v <= 1, "above 0 and at most 1"),
+    ("min_p", lambda v: _is_number(v) and 0 <= v <= 1, "between 0 and 1"),
+    ("repetition_penalty", lambda v: _is_number(v) and 0 < v <= _LARGEST, "a positive number up to 3.4e38"),
+    ("seed", lambda v: v is None or _is_whole(v), "a whole number or None"),
+    ("max_tokens", lambda v: _is_whole(v) and v >= 1, "at least 1 and a whole number"),
+    ("stop", lambda v: _all(v, lambda text: isinstance(text, str) and text != ""), "non-empty strings"),
+    ("stop_token_ids", lambda v: _all(v, lambda i: _is_whole(i) and i >= 0), "token ids, 0 or above"),
+    ("ignore_eos", lambda v: isinstance(v, bool), "true or false"),
 )
