@@ -56,10 +56,9 @@ class WithDims(nn.Module):
         return x + y
 
 
-def test_dims_may_be_given_and_the_config_be_positional() -> None:
-    model = WithDims(config_at(0))
-    assert model(1, 2) == 3
-    assert dict(model._dynamic_dims) == {"x": (-1,), "y": (0, 1)}
+def test_dims_may_be_given_and_the_config_be_positional(config_for: Any) -> None:
+    assert WithDims(config_at(0))(1, 2) == 3
+    assert WithDims(config_for(2))._compiled_forward._dims == {"x": (-1,), "y": (0, 1)}
 
 
 def test_the_prefix_is_optional_for_the_model() -> None:

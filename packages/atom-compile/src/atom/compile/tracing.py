@@ -160,16 +160,24 @@ def _replace_by_aliases(bound: inspect.BoundArguments, dynamic: Mapping[str, Seq
 def _quiet_surroundings() -> Iterator[None]:
     """No recorder's modes in the way (Dynamo would trace nothing under them), no gradients."""
     from torch.overrides import _get_current_function_mode_stack
-    from torch.utils._python_dispatch import _disable_current_modes
+    from torch.utils import _python_dispatch
 
     settings = {name: value for name, value in _DYNAMO.items() if hasattr(torch._dynamo.config, name)}
     popped = []
     for _ in _get_current_function_mode_stack():  # type: ignore[no-untyped-call]
         popped.append(torch._C._pop_torch_function_stack())
+    # Before torch 2.9 Dynamo looks at flags that modes leave set while they are off the stack.
+    flags = {name: value for name, value in vars(_python_dispatch).items() if name.startswith("_is_in_")}
     try:
-        with torch.no_grad(), _disable_current_modes(), torch._dynamo.config.patch(settings):
+        with (
+            torch.no_grad(),
+            _python_dispatch._disable_current_modes(),
+            torch._dynamo.config.patch(settings),
+        ):
+            vars(_python_dispatch).update({name: False for name, value in flags.items() if value is True})
             yield
     finally:
+        vars(_python_dispatch).update(flags)
         for mode in reversed(popped):
             torch._C._push_on_torch_function_stack(mode)
 
