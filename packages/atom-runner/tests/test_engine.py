@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from atom.runner import DuplicateRequestError, PromptError, SamplingParams, SamplingParamsError, StepError
+from atom.runner import (
+    DuplicateRequestError,
+    PromptError,
+    RequestError,
+    SamplingParams,
+    SamplingParamsError,
+    StepError,
+)
 
 GREEDY = SamplingParams(max_tokens=24)
 
@@ -230,6 +237,80 @@ def test_generate_beside_other_requests_keeps_their_outputs(make_engine, tiny_lm
     others = engine.step()
     assert {output.request_id for output in others} == {"other"}
     assert others[-1].token_ids == tiny_lm.dense_greedy(prompts[1], 3)
+
+
+def test_a_loop_over_steps_is_told_of_outputs_made_in_a_streams_steps(make_engine, tiny_lm, prompts):
+    engine = make_engine()
+    engine.add_request(prompts[1], SamplingParams(max_tokens=3), request_id="other")
+    engine.generate([prompts[2]], SamplingParams(max_tokens=6))
+    told = []
+    while engine.has_unfinished_requests():
+        told += engine.step()
+    assert told[-1].finished
+    assert told[-1].token_ids == tiny_lm.dense_greedy(prompts[1], 3)
+
+
+def test_outputs_of_others_outlive_a_failed_step(make_engine, tiny_lm, prompts, monkeypatch):
+    engine = make_engine()
+    engine.add_request(prompts[1], SamplingParams(max_tokens=2), request_id="other")
+    stream = engine.stream([prompts[2]], SamplingParams(max_tokens=9))
+    for _ in range(3):
+        next(stream)
+    with monkeypatch.context() as patch:
+        patch.setattr(tiny_lm, "compute_logits", None)
+        with pytest.raises(StepError):
+            next(stream)
+    assert engine.step()[-1].token_ids == tiny_lm.dense_greedy(prompts[1], 2)
+    assert_all_blocks_free(engine)
+
+
+def test_a_stream_whose_request_is_aborted_says_so_and_ends(make_engine, tiny_lm, prompts):
+    engine = make_engine()
+    last = {}
+    for output in engine.stream(prompts[:2], SamplingParams(max_tokens=5)):
+        last[output.index] = output
+        if output.index == 0 and not output.finished:
+            engine.abort(output.request_id)
+    assert (last[0].finish_reason, last[0].error) == ("error", "the request was aborted")
+    assert last[0].token_ids == tiny_lm.dense_greedy(prompts[0], 1)
+    assert last[1].token_ids == tiny_lm.dense_greedy(prompts[1], 5)
+    assert_all_blocks_free(engine)
+
+
+def test_a_stream_ends_with_an_error_where_another_ones_step_failed(
+    make_engine, tiny_lm, prompts, monkeypatch
+):
+    engine = make_engine()
+    first, second = (engine.stream([p], SamplingParams(max_tokens=9)) for p in prompts[:2])
+    next(first)
+    next(second)
+    with monkeypatch.context() as patch:
+        patch.setattr(tiny_lm, "compute_logits", None)
+        with pytest.raises(StepError):
+            next(first)
+    *_, last = second
+    assert last.finish_reason == "error"
+    assert "a step of 2 requests failed: TypeError" in last.error
+    assert_all_blocks_free(engine)
+
+
+@pytest.mark.parametrize("request_id", [5, "", b"a", ["a"]])
+def test_an_id_that_is_no_text_is_refused(make_engine, request_id):
+    engine = make_engine()
+    with pytest.raises(RequestError, match=r"request_id=.* must be a text"):
+        engine.add_request([1], request_id=request_id)
+    assert not engine.has_unfinished_requests()
+
+
+def test_what_is_no_sampling_params_is_refused(make_engine):
+    engine = make_engine()
+    with pytest.raises(SamplingParamsError, match="is a SamplingParams, not dict"):
+        engine.add_request([1], {"max_tokens": 2})
+    with pytest.raises(SamplingParamsError, match="or a list of them, not dict"):
+        engine.generate([[1]], {"max_tokens": 2})
+    [refused] = engine.generate([[1]], [{"max_tokens": 2}])
+    assert refused.finish_reason == "error"
+    assert not engine.has_unfinished_requests()
 
 
 def test_one_prompt_is_a_list_of_one(make_engine, tiny_lm, prompts):

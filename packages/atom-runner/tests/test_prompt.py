@@ -54,11 +54,17 @@ def test_a_chat_that_the_template_refuses_is_an_error_of_its_request():
         encode_prompt([{"role": "nobody", "content": ""}], LetterTokenizer(), "r")
 
 
-@pytest.mark.parametrize("prompt", [3, None, {"role": "user"}, {1, 2}])
+@pytest.mark.parametrize("prompts", [None, 5, {"role": "user", "content": "a"}, {1, 2}, b"text", iter(["a"])])
+def test_what_is_no_list_of_prompts_is_an_error(prompts):
+    with pytest.raises(PromptError, match=f"or a list of those, not {type(prompts).__name__}"):
+        as_prompts(prompts)
+
+
+@pytest.mark.parametrize("prompt", [3, None, {"role": "user"}, {1, 2}, b"text", bytearray(b"a")])
 def test_anything_else_is_an_error(prompt):
     with pytest.raises(PromptError, match=f"not {type(prompt).__name__}"):
         encode_prompt(prompt, LetterTokenizer(), "r")
 
 
 def test_only_token_ids_are_token_ids():
-    assert [token_ids_of(p) for p in ([1, 2], "a", CHAT, None)] == [[1, 2], [], [], []]
+    assert [token_ids_of(p) for p in ([1, 2], "a", CHAT, None, b"a")] == [[1, 2], [], [], [], []]

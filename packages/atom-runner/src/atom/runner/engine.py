@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from atom.runner.admission import Limits, admit
 from atom.runner.detokenizer import Detokenizer
-from atom.runner.errors import DuplicateRequestError, PromptError, RequestError, StepError
+from atom.runner.errors import (
+    DuplicateRequestError,
+    PromptError,
+    RequestError,
+    SamplingParamsError,
+    StepError,
+)
 from atom.runner.output import Answer, RequestOutput
 from atom.runner.prompt import Prompt, as_prompts, encode_prompt, token_ids_of
 from atom.runner.random_numbers import derived_seed
@@ -20,6 +26,7 @@ if TYPE_CHECKING:
 
     from atom.config import Config
     from atom.runner.protocols import CausalLM, Progress
+    from atom.runner.request import Request
     from atom.runner.tokenizer import Tokenizer
 
 
@@ -97,9 +104,15 @@ class LLMEngine:
         """
         if request_id is None:
             request_id = self._fresh_id()
+        elif not isinstance(request_id, str) or not request_id:
+            raise RequestError(f"request_id={request_id!r}: must be a text that is not empty, or None")
         elif request_id in self._answers:
             raise DuplicateRequestError(f"request {request_id}: a request with that id is still alive")
         params = SamplingParams() if sampling_params is None else sampling_params
+        if not isinstance(params, SamplingParams):
+            raise SamplingParamsError(
+                f"request {request_id}: sampling_params is a SamplingParams, not {type(params).__name__}"
+            )
         index = self._arrivals
         text, token_ids = encode_prompt(prompt, self.tokenizer, request_id)
         seed = derived_seed(self.config.model_config.seed, index) if params.seed is None else params.seed
@@ -119,7 +132,8 @@ class LLMEngine:
         return request_id
 
     def has_unfinished_requests(self) -> bool:
-        return bool(self._answers)
+        """Whether `step` has more to tell: requests that run or wait, or outputs made in a stream's steps."""
+        return bool(self._answers or self._undelivered)
 
     def step(self) -> list[RequestOutput]:
         """Run one step; an output for each request that got a token in it.
@@ -128,20 +142,8 @@ class LLMEngine:
             StepError: the forward raised. The requests of the step have ended; the others go on with the
                 next.
         """
+        sampled = self._run_step() if self._answers else []
         outputs, self._undelivered = self._undelivered, []
-        if not self._answers:
-            return outputs
-        plan = self.scheduler.plan()
-        try:
-            sampled = self.runner.execute(plan)
-        except Exception as error:
-            ids = tuple(request.request_id for request in plan.requests)
-            for request_id in ids:
-                self._end(request_id, "error")
-            raise StepError(
-                f"a step of {len(ids)} requests failed: {type(error).__name__}: {error}", ids
-            ) from error
-        self.scheduler.computed(plan)
         for request, token_id in sampled:
             if request.num_generated == 0:
                 self._reused += request.num_reused
@@ -155,11 +157,24 @@ class LLMEngine:
         self.scheduler.remove_finished()
         return outputs
 
+    def _run_step(self) -> list[tuple[Request, int]]:
+        plan = self.scheduler.plan()
+        try:
+            sampled = self.runner.execute(plan)
+        except Exception as error:
+            ids = tuple(request.request_id for request in plan.requests)
+            reason = f"a step of {len(ids)} requests failed: {type(error).__name__}: {error}"
+            for request_id in ids:
+                self._end(request_id, "error", reason)
+            raise StepError(reason, ids) from error
+        self.scheduler.computed(plan)
+        return sampled
+
     def abort(self, request_id: str) -> None:
         """End a request without an answer; its blocks are free afterwards. An unknown id is none of ours:
         ignored."""
         if request_id in self._answers:
-            self._end(request_id, "abort")
+            self._end(request_id, "abort", "the request was aborted")
 
     def generate(
         self,
@@ -180,24 +195,32 @@ class LLMEngine:
     ) -> Iterator[RequestOutput]:
         """Outputs as they come, `delta` holding each one's new text; `index` is the place among the prompts.
 
-        Leaving the loop early ends the prompts still running.
+        Leaving the loop early ends the prompts still running. A prompt whose request ends by `abort`, or in
+        somebody else's step that fails, has `finish_reason` "error".
 
         Raises:
             ValueError: the numbers of prompts and sampling parameters differ.
+            StepError: a step of this stream failed.
         """
         listed = as_prompts(prompts)
         params = self._params_for(listed, sampling_params)
         index_of: dict[str, int] = {}
+        answers: dict[str, Answer] = {}
         try:
             for index, (prompt, wish) in enumerate(zip(listed, params, strict=True)):
                 try:
-                    index_of[self.add_request(prompt, wish)] = index
+                    request_id = self.add_request(prompt, wish)
                 except RequestError as error:
                     yield self._refusal(index, prompt, error)
+                else:
+                    index_of[request_id], answers[request_id] = index, self._answers[request_id]
             while index_of:
                 ours: list[RequestOutput] = []
                 for output in self.step():
                     (ours if output.request_id in index_of else self._undelivered).append(output)
+                # What ended outside of this loop's steps has no output of its own to wait for.
+                told = {output.request_id for output in ours}
+                ours += [answers[i].output() for i in index_of if i not in self._answers and i not in told]
                 for output in ours:
                     output.index = index_of[output.request_id]
                     if output.finished:
@@ -242,6 +265,10 @@ class LLMEngine:
     ) -> list[SamplingParams]:
         if params is None or isinstance(params, SamplingParams):
             return [params or SamplingParams()] * len(prompts)
+        if not isinstance(params, list | tuple):
+            raise SamplingParamsError(
+                f"sampling_params is a SamplingParams or a list of them, not {type(params).__name__}"
+            )
         if len(params) != len(prompts):
             raise ValueError(
                 f"{len(params)} sampling parameters for {len(prompts)} prompts: give one for all or "
@@ -264,10 +291,11 @@ class LLMEngine:
             _pieces=None if self.tokenizer is None else [],
         )
 
-    def _end(self, request_id: str, reason: Any) -> None:
+    def _end(self, request_id: str, kind: str, reason: str) -> None:
         answer = self._answers.pop(request_id)
+        answer.error = reason
         self.scheduler.finish(answer.request, "error")
-        self._finished[reason] += 1
+        self._finished[kind] += 1
 
     def _fresh_id(self) -> str:
         number = self._arrivals

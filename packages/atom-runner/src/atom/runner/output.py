@@ -64,6 +64,8 @@ class Answer:
     def __init__(self, request: Request, *, prompt: str | None, detokenizer: Detokenizer | None) -> None:
         self.request = request
         self.prompt = prompt
+        self.error: str | None = None
+        """What ended it, where it was ended instead of finishing."""
         self._detokenizer = detokenizer
         self._spelled = request.num_prompt
         # Both lists only grow, so outputs can share them and remember how far they went.
@@ -86,7 +88,7 @@ class Answer:
             self._keep(self._detokenizer.finish())
         return "".join(self._pieces[start:])
 
-    def output(self, *, num_new: int = 0, delta: str = "", error: str | None = None) -> RequestOutput:
+    def output(self, *, num_new: int = 0, delta: str = "") -> RequestOutput:
         """The request as it stands."""
         request = self.request
         cut = request.finish_reason == "length" and len(request.token_ids) >= request.max_total
@@ -96,7 +98,7 @@ class Answer:
             prompt=self.prompt,
             delta=delta,
             finish_reason=request.finish_reason,
-            error=error,
+            error=self.error,
             detail=request.cut_off if cut else None,
             _tokens=request.token_ids,
             _start=request.num_prompt,

@@ -12,12 +12,19 @@ if TYPE_CHECKING:
 
 Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
 """Text, token ids, or chat messages with `role` and `content`."""
+_FORMS = "text, a list of token ids or a list of chat messages"
 
 
 def as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    """One prompt or several, as a list. A list of numbers or of messages is one prompt."""
+    """One prompt or several, as a list. A list of numbers or of messages is one prompt.
+
+    Raises:
+        PromptError: it is neither a prompt nor a list.
+    """
     if isinstance(prompts, str):
         return [prompts]
+    if not _is_list(prompts):
+        raise PromptError(f"prompts are {_FORMS}, or a list of those, not {type(prompts).__name__}")
     if prompts and isinstance(prompts[0], int | Mapping):
         return [cast("Prompt", prompts)]
     return cast("list[Prompt]", list(prompts))
@@ -36,13 +43,10 @@ def encode_prompt(
         text, special = prompt, True
     elif _is_chat(prompt):
         text, special = "", False
-    elif isinstance(prompt, Sequence):
+    elif _is_list(prompt):
         return None, cast("Sequence[int]", prompt)
     else:
-        raise PromptError(
-            f"request {request_id}: a prompt is text, a list of token ids or a list of chat messages, "
-            f"not {type(prompt).__name__}"
-        )
+        raise PromptError(f"request {request_id}: a prompt is {_FORMS}, not {type(prompt).__name__}")
     if tokenizer is None:
         raise PromptError(
             f"request {request_id}: this checkpoint has no tokenizer, so it takes token ids only "
@@ -58,10 +62,15 @@ def encode_prompt(
 
 def token_ids_of(prompt: Prompt) -> list[int]:
     """The token ids a prompt was given as; empty for text and chats."""
-    if isinstance(prompt, str) or not isinstance(prompt, Sequence) or _is_chat(prompt):
+    if isinstance(prompt, str) or not _is_list(prompt) or _is_chat(prompt):
         return []
     return list(cast("Sequence[int]", prompt))
 
 
+def _is_list(value: Any) -> bool:
+    # Bytes are numbers too, but a text that somebody forgot to decode is no list of token ids.
+    return isinstance(value, Sequence) and not isinstance(value, bytes | bytearray | memoryview)
+
+
 def _is_chat(prompt: Any) -> bool:
-    return isinstance(prompt, Sequence) and bool(prompt) and isinstance(prompt[0], Mapping)
+    return _is_list(prompt) and bool(prompt) and isinstance(prompt[0], Mapping)
