@@ -24,7 +24,7 @@ def test_without_a_driver_nothing_is_known_and_nothing_is_begun(monkeypatch: pyt
         raise OSError(name)
 
     monkeypatch.setattr(ctypes, "CDLL", missing)
-    assert driver.captured_nodes(STREAM) is None
+    assert driver.node_counter(STREAM)() is None
     assert driver.begin_capture(STREAM) is False
     assert driver.graph_launch() is None
 
@@ -52,12 +52,12 @@ class Library:
 
 def test_nodes_are_counted_while_a_stream_captures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctypes, "CDLL", lambda name: Library())
-    assert driver.captured_nodes(STREAM) == 5
+    assert driver.node_counter(STREAM)() == 5
 
 
 def test_a_stream_that_does_not_capture_has_no_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctypes, "CDLL", lambda name: Library(capturing=False))
-    assert driver.captured_nodes(STREAM) is None
+    assert driver.node_counter(STREAM)() is None
 
 
 def test_a_capture_is_begun_for_this_thread_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,5 +69,5 @@ def test_a_capture_is_begun_for_this_thread_alone(monkeypatch: pytest.MonkeyPatc
 
 def test_a_driver_without_the_call_is_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
-    assert driver.captured_nodes(STREAM) is None
+    assert driver.node_counter(STREAM)() is None
     assert driver.graph_launch() is None

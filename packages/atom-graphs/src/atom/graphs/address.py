@@ -44,7 +44,8 @@ def bytes_at(address: int, nbytes: int, device: torch.device, owner: object) -> 
 
 def ordinary() -> AbstractContextManager[Any]:
     """Where tensors made are ordinary ones also in inference mode: they may be written outside of it."""
-    return torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext()
+    # torch.inference_mode costs five times as much, and recording calls this at every break.
+    return torch._C._InferenceMode(False) if torch.is_inference_mode_enabled() else nullcontext()
 
 
 def over(raw: torch.Tensor, offset: int, like: torch.Tensor) -> torch.Tensor:

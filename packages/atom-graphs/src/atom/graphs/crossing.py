@@ -64,7 +64,10 @@ class Crossing:
         self._region, self._pool = region, pool
         with ordinary():
             self._call = frozen_call(region.fn, args, kwargs, pool)
-        self.arguments = tensors_in((args, kwargs))
+        if kwargs or not all(isinstance(a, _SIMPLE) for a in args):
+            self.arguments = tensors_in((args, kwargs))
+        else:
+            self.arguments = [a for a in args if isinstance(a, torch.Tensor)]
 
     def bind(self, results: list[Any]) -> tuple[RegionNode, Callable[[], Any], Any]:
         """The region's node, its call at each replay, and its result for the next segment, once it has run.
@@ -76,6 +79,8 @@ class Crossing:
             results: The one result, taken out of the list: whether anybody else holds it can only be told
                 once nobody here does.
         """
+        if results[0] is None:
+            return self._node(()), self._call, None
         with ordinary(), torch.no_grad():
             return self._bind(_aliased(results))
 
@@ -84,14 +89,16 @@ class Crossing:
         handed = iter([sink.tensor for sink in placed])
         recorded = map_tensors(result, lambda _: next(handed))
         sinks = [Sink(self._pool.view(s.tensor), s.address, s.bridged, s.in_argument) for s in placed]
-        node = RegionNode(
+        return self._node(sinks), _deliverer(self._region.name, self._call, result, sinks), recorded
+
+    def _node(self, sinks: Sequence[Sink]) -> RegionNode:
+        return RegionNode(
             name=self._region.name,
             bucket_fixed=self._region.bucket_fixed,
             inputs=len(self.arguments),
             outputs=len(sinks),
             bridge_bytes=sum(s.tensor.numel() * s.tensor.element_size() for s in sinks if s.bridged),
         )
-        return node, _deliverer(self._region.name, self._call, result, sinks), recorded
 
 
 def _aliased(results: list[Any]) -> Any:

@@ -11,6 +11,7 @@ from atom.graphs.errors import BucketError, NestedRecordingError
 from atom.graphs.forward_context import get_forward_context
 from atom.graphs.recorder import default_recorder, record
 from atom.graphs.report import Introspection, compare
+from atom.graphs.turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +30,7 @@ class KeyedGraph(Introspection, Generic[K]):
 
     def __init__(self, *, breaks: bool, recorder: Recorder | None = None) -> None:
         self._breaks = breaks
+        self._turns = Turns() if breaks else None
         self._recorder = recorder
         self._recordings: dict[K, Recording] = {}
         self._replays: dict[K, Callable[[], Any]] = {}
@@ -47,6 +49,7 @@ class KeyedGraph(Introspection, Generic[K]):
             forward,
             name=f"{self._kind} {key}",
             breaks=self._breaks,
+            turns=self._turns,
         )
         self._recordings[key] = recording
         self._replays[key] = recording.replay

@@ -18,15 +18,17 @@ from atom.graphs.driver import graph_launch
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from atom.graphs.turns import Turn
+
 
 class Launch:
     """One segment's device graph."""
 
-    __slots__ = ("_graph", "executable", "torch_launch")
+    __slots__ = ("_graph", "_maker", "executable", "torch_launch")
 
     def __init__(self, graph: torch.cuda.CUDAGraph, generators: Sequence[torch.Generator]) -> None:
         """Launches the graph once, and notes by that whether it draws from one of `generators`."""
-        self._graph = graph
+        self._graph, self._maker = graph, self
         # Past torch's Python wrapper, whose hooks add to every launch.
         self.torch_launch: Callable[[], Any] = super(torch.cuda.CUDAGraph, graph).replay
         before = [g.get_offset() for g in generators]
@@ -36,18 +38,35 @@ class Launch:
         direct = executable is not None and not draws and graph_launch() is not None
         self.executable = c_void_p(executable()) if direct and executable is not None else None
 
+    @classmethod
+    def shared(cls, graph: torch.cuda.CUDAGraph, maker: Launch, stream: torch.cuda.Stream) -> Launch:
+        """Launches once the executable of `maker`, which holds this graph now; torch would make another."""
+        made = cls.__new__(cls)
+        made._graph, made._maker, made.executable = graph, maker, maker.executable
+        made.torch_launch = graph.replay
+        launch = graph_launch()
+        executable = made.executable
+        if launch is None or executable is None or launch(executable, c_void_p(stream.cuda_stream)):
+            made.torch_launch()
+        return made
+
     def __call__(self) -> None:
         self.torch_launch()
 
 
-def replayer(calls: Sequence[Callable[[], Any]], result: Any, device: int) -> Callable[[], Any]:
-    """A function that runs `calls` in order, launches among them, on the current stream of `device`."""
+def replayer(
+    calls: Sequence[Callable[[], Any]], result: Any, device: int, turn: Turn | None = None
+) -> Callable[[], Any]:
+    """A function that runs `calls` in order, launches among them, on the current stream of `device`.
+
+    With a `turn` it is taken before, unless the replay before was this recording's too.
+    """
     launch = graph_launch()
     if launch is None:
         return _through_torch(calls, result, device)
-    if len(calls) == 1 and isinstance(calls[0], Launch) and calls[0].executable is not None:
+    if turn is None and len(calls) == 1 and isinstance(calls[0], Launch) and calls[0].executable is not None:
         return _one(launch, calls[0], result, device)
-    return _many(launch, _steps(calls), calls, result, device)
+    return _many(launch, _steps(calls), calls, result, device, turn)
 
 
 def _one(launch: Callable[..., int], only: Launch, result: Any, device: int) -> Callable[[], Any]:
@@ -84,12 +103,16 @@ def _many(
     calls: Sequence[Callable[[], Any]],
     result: Any,
     device: int,
+    turn: Turn | None,
 ) -> Callable[[], Any]:
+    turns, key = (None, None) if turn is None else (turn.turns, turn.key)
     stream_of, current = torch._C._cuda_getCurrentRawStream, torch._C._cuda_getDevice
     grad_enabled, set_grad = torch.is_grad_enabled, torch._C._set_grad_enabled
     elsewhere = _through_torch(calls, result, device)
 
     def replay() -> Any:
+        if turn is not None and turns is not None and turns.holder is not key:
+            turn.take()
         if current() != device:
             return elsewhere()
         stream = c_void_p(stream_of(device))

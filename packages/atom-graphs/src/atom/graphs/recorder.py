@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from atom.graphs.pool import GraphPool
     from atom.graphs.recording import Recording
     from atom.graphs.region import Region
+    from atom.graphs.turns import Turns
 
 T = TypeVar("T")
 
@@ -30,8 +31,11 @@ class Recorder(Protocol):
     def pool(self) -> GraphPool:
         """Where what it records lives."""
 
-    def begin(self, *, breaks: bool) -> None:
-        """Starts the first segment; with `breaks` false a region is held inline or refused."""
+    def begin(self, *, breaks: bool, turns: Turns | None = None) -> None:
+        """Starts the first segment; with `breaks` false a region is held inline or refused.
+
+        Recordings of one forward that are given the same `turns` may share what replays them.
+        """
 
     def region(self, region: Region, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Ends the segment, runs the region, starts the next; returns what the next segment is to read."""
@@ -57,7 +61,9 @@ in_progress: str | None = None
 owner_thread: int = 0
 
 
-def record(recorder: Recorder, forward: Callable[[], Any], *, name: str, breaks: bool) -> Recording:
+def record(
+    recorder: Recorder, forward: Callable[[], Any], *, name: str, breaks: bool, turns: Turns | None = None
+) -> Recording:
     """Records one run of `forward`. No warm-up: the caller runs one before, and synchronises.
 
     Raises:
@@ -76,7 +82,7 @@ def record(recorder: Recorder, forward: Callable[[], Any], *, name: str, breaks:
     gc.disable()
     try:
         with torch.no_grad():
-            recorder.begin(breaks=breaks)
+            recorder.begin(breaks=breaks, turns=turns)
             recording = recorder.finish(name, recorder.seal(forward()))
     except BaseException as error:
         active = None

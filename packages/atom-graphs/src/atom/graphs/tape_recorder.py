@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from atom.graphs.pool import ArenaPool
     from atom.graphs.region import Region
+    from atom.graphs.turns import Turns
 
 _ALLOCATIONS = frozenset(
     (
@@ -86,7 +87,7 @@ class TapeRecorder:
     def pool(self) -> ArenaPool:
         return self._pool
 
-    def begin(self, *, breaks: bool) -> None:
+    def begin(self, *, breaks: bool, turns: Turns | None = None) -> None:
         self._tape = _Tape(breaks=breaks, before=set(self._pool.arena.live))
         self._op_mode = op_mode(self)
         self._modes.enter_context(watching_host_reads(self))

@@ -14,6 +14,7 @@ from atom.graphs.errors import BucketError, NestedRecordingError, ReplayInputErr
 from atom.graphs.recorder import default_recorder, record
 from atom.graphs.report import Introspection, compare, fresh_inputs
 from atom.graphs.structure import map_tensors
+from atom.graphs.turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -143,6 +144,7 @@ class TokenGraph(Introspection):
         self.forward = forward
         self.per_phase = per_phase
         self._recorder = recorder
+        self._turns = Turns()
         self._exact: dict[Phase, dict[int, Bucket]] = {phase: {} for phase in PHASES}
         self._sizes: dict[Phase, list[int]] = {phase: [] for phase in PHASES}
 
@@ -164,7 +166,9 @@ class TokenGraph(Introspection):
         if bucket is None:
             recorder = self._recorder_for(inputs)
             name = f"token bucket {rows} ({phase})" if self.per_phase else f"token bucket {rows}"
-            recording = record(recorder, lambda: self.forward(*inputs), name=name, breaks=True)
+            recording = record(
+                recorder, lambda: self.forward(*inputs), name=name, breaks=True, turns=self._turns
+            )
             bucket = Bucket.of(rows, recording, inputs)
             self._count(bucket, phase)
             return recording.result
