@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from atom.config import Config, ModelConfig
+from atom.config import Config, KVCacheConfig, ModelConfig
 from atom.graphs.forward_context import Context, KVCacheTensor, StaticForwardContext, forward_context
 from atom.models.checkpoint import open_checkpoint
 from atom.models.llama import LlamaConfig, LlamaForCausalLM
@@ -162,12 +162,17 @@ class Saved:
         self,
         dtype: torch.dtype = torch.float32,
         progress: Callable[[int, int], None] | None = None,
+        cache: str = "auto",
         **settings: Any,
     ) -> LlamaForCausalLM:
-        """The same model, loaded by us; `settings` are those of `ModelConfig`."""
+        """The same model, loaded by us; `settings` are those of `ModelConfig`, `cache` the cache's dtype."""
         checkpoint = open_checkpoint(self.path)
         assert checkpoint is not None
-        config = Config(str(self.path), model_config=ModelConfig(**settings))
+        config = Config(
+            str(self.path),
+            model_config=ModelConfig(**settings),
+            kv_cache_config=KVCacheConfig(kv_cache_dtype=cache),
+        )
         model = LlamaForCausalLM(
             LlamaConfig.from_hf(checkpoint.config),
             atom_config=config,

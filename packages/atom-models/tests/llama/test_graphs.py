@@ -69,6 +69,17 @@ def test_a_request_graph_holds_attention_inline_and_equals_eager(save_llama, ste
             assert torch.equal(model.compute_logits(hidden[ends]), wanted[i])
 
 
+def test_a_cache_may_have_a_format_of_its_own(save_llama, step_loop):
+    saved = save_llama()
+    model = saved.load(cache="bfloat16")
+    assert {spec.dtype for spec in model.kv_cache_spec()} == {"bfloat16"}
+    prompt = [5, 9, 11, 30]
+    loop = step_loop(model)
+    loop.step([(0, prompt)])
+    logits, wanted = loop.step([(0, [3])]), saved.reference_logits([*prompt, 3])[-1]
+    assert (logits - wanted).abs().max() < 0.03 * wanted.abs().max()
+
+
 def test_what_a_runner_asks_for(save_llama):
     model = save_llama().load()
     specs = model.kv_cache_spec()
