@@ -63,9 +63,8 @@ def main() -> None:
                 torch.testing.assert_close(model(ids), model.forward(ids))
         counter = compilation_counter
         print(f"{counter.num_pieces} pieces, {counter.num_backend_compilations} compiled")
-        print(
-            f"{len(list_cache(Path(cache)).artifacts)} artifacts kept, {len(check_cache(Path(cache)))} damaged"
-        )
+        kept, damaged = list_cache(Path(cache)).artifacts, check_cache(Path(cache))
+        print(f"{len(kept)} artifacts kept, {len(damaged)} damaged")
 
 
 if __name__ == "__main__":
