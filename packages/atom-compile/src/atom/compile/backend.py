@@ -61,6 +61,7 @@ class VllmBackend:
         self.region_inside: str | None = None
         """An op implemented by an eager region that ended up in a compiled piece (level 2 only)."""
         self._debug = DebugDump(vllm_config, self.prefix)
+        self._piecewise = int(self.compilation_config.level) >= 3
         self._calls = 0
         self._pieces_so_far = 0
 
@@ -72,7 +73,7 @@ class VllmBackend:
             SplitError: a splitting op's name is malformed, or an eager region is not a splitting op.
         """
         config = self.compilation_config
-        piecewise = int(config.level) >= 3
+        piecewise = self._piecewise
         with compile_monitor.step("backend"):
             if config.use_inductor:
                 require_cpp_compiler(example_inputs, int(config.level))
@@ -129,7 +130,7 @@ class VllmBackend:
             self.split_gm,
             self.piecewise_graphs,
             manager=self.compiler_manager,
-            compile_sizes=self.compilation_config.compile_rows(),
+            compile_sizes=self.compilation_config.compile_rows() if self._piecewise else (),
             first_index=self._pieces_so_far,
         ).run(*inputs)
         self._pieces_so_far += sum(item.is_compiled for item in self.piecewise_graphs)
