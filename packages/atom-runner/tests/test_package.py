@@ -35,3 +35,8 @@ def test_an_unknown_name_is_an_attribute_error():
 def test_importing_the_package_and_its_settings_loads_no_torch():
     code = "import sys, atom.runner; atom.runner.SamplingParams(); assert 'torch' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_engine_loads_the_compiler_only_where_a_level_needs_it():
+    code = "import sys, atom.runner.engine; assert not {'atom.compile', 'torch._dynamo'} & set(sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from atom.config import Config, KVCacheConfig, ModelConfig, ParallelConfig, SpeculativeConfig
-from atom.runner import KVCacheError, LLMEngine, ModelLoadError, SamplingParams
+from atom.runner import KVCacheError, LLMEngine, ModelLoadError, SamplingParams, TokenizerError
 from atom.runner.loader import OpenedCheckpoint
 from atom.runner.startup import resolve_device, resolve_dtype
 
@@ -78,6 +78,12 @@ def test_a_shorter_context_may_be_asked_for_and_a_longer_one_not(built):
         ModelLoadError, match=r"max_model_len=257: tiny\.gguf was made for at most 256 tokens"
     ):
         LLMEngine(config_of(device="cpu", max_model_len=257))
+
+
+def test_a_tokenizer_that_cannot_be_read_is_told_before_weights_are_loaded(built, tmp_path):
+    with pytest.raises(TokenizerError, match="give a tokenizer"):
+        LLMEngine(config_of(device="cpu", tokenizer=str(tmp_path / "none")))
+    assert built == []
 
 
 def test_too_little_memory_for_a_block_is_an_error(built):

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from atom.compile import TorchCompileWrapperWithCustomDispatcher
 from atom.config import CompilationLevel
 
 if TYPE_CHECKING:
@@ -27,6 +26,10 @@ def trace_forwards(model: Any, level: int) -> list[nn.Module]:
     """
     if level != CompilationLevel.DYNAMO_AS_IS or not isinstance(model, nn.Module):
         return []
+    # Only here: importing the compiler takes longer than loading a small model, and level 0 has no use for
+    # it.
+    from atom.compile import TorchCompileWrapperWithCustomDispatcher
+
     traced = [m for m in model.modules() if isinstance(m, TorchCompileWrapperWithCustomDispatcher)]
     units: list[nn.Module] = [m for m in traced if isinstance(m, nn.Module)] or [model]
     for unit in units:

@@ -87,6 +87,7 @@ def start(config: Config, *, progress: Progress | None = None) -> Started:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     dtype = resolve_dtype(config.model_config.dtype, checkpoint.dtype, device)
+    tokenizer = _tokenizer(config, checkpoint)  # before the weights: a bad one is told at once
     model = opened.build(config, device=device, dtype=dtype, progress=progress)
     return _prepare(
         config,
@@ -96,7 +97,7 @@ def start(config: Config, *, progress: Progress | None = None) -> Started:
         max_model_len=asked or checkpoint.max_model_len,
         eos_token_ids=checkpoint.generation.eos_token_ids,
         checkpoint=checkpoint,
-        tokenizer=_tokenizer(config, checkpoint),
+        tokenizer=tokenizer,
         began=began,
         progress=progress,
     )
