@@ -132,8 +132,8 @@ def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> 
     return buffer[start : start + nbytes].view(dtype).view(shape)
 
 
-def device_budget(device: torch.device, utilization: float, *, reserve_bytes: int) -> int | None:
-    """Bytes a GPU has left for the cache; None on a CPU.
+def device_budget(device: torch.device, utilization: float, *, reserve_bytes: int) -> int:
+    """Bytes a GPU has left for the cache.
 
     `reserve_bytes` is what a forward and the graph pool need beyond what is allocated now: measured by
     running them.
@@ -141,8 +141,6 @@ def device_budget(device: torch.device, utilization: float, *, reserve_bytes: in
     Raises:
         KVCacheError: nothing is left.
     """
-    if device.type != "cuda":
-        return None
     free, total = torch.cuda.mem_get_info(device)
     # Memory that torch holds but does not use can serve the cache too, unless it belongs to the graph pool.
     held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
