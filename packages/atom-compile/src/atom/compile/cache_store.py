@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shutil
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from atom.compile.artifact_store import ARTIFACTS, LOCKS, STAGING, ArtifactStore
@@ -15,7 +17,6 @@ from atom.compile.errors import ArtifactError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 __all__ = [
     "CacheArtifact",
@@ -107,12 +108,12 @@ def check_cache(root: Path, *, repair: bool = False) -> list[CacheProblem]:
     """
     store = ArtifactStore(root)
     problems = []
-    for path in sorted(root.glob(f"*/rank_*/**/{INDEX_NAME}")):
+    for path in sorted(_index_files(root)):
         if not read_index(path) and path.is_file():
             problems.append(CacheProblem(path, "index cannot be read"))
             if repair:
                 path.unlink(missing_ok=True)
-    for digest in list(_artifact_names(root)):
+    for digest in sorted(_artifact_names(root)):
         try:
             store.verify(digest)
         except ArtifactError as error:
@@ -130,10 +131,7 @@ def clear_cache(root: Path) -> int:
     Safe while other processes use the cache: they recompile what they miss.
     """
     freed = 0
-    names = [ARTIFACTS, STAGING, LOCKS]
-    with contextlib.suppress(OSError):
-        names += [path.name for path in root.iterdir() if _RUN_NAME.fullmatch(path.name)]
-    for name in names:
+    for name in [ARTIFACTS, STAGING, LOCKS, *_run_names(root)]:
         folder = root / name
         freed += _bytes_below(folder)
         remove_tree(folder)
@@ -143,10 +141,10 @@ def clear_cache(root: Path) -> int:
 
 
 def _runs(root: Path) -> Iterator[CacheRun]:
-    for path in root.glob(f"*/rank_*/**/{INDEX_NAME}"):
+    for path in _index_files(root):
         run, rank, *prefix = path.relative_to(root).parts[:-1]
         number = rank.removeprefix("rank_")
-        if not _RUN_NAME.fullmatch(run) or not number.isdecimal():
+        if not number.isdecimal():
             continue
         entries = read_index(path)
         with contextlib.suppress(OSError):
@@ -162,15 +160,34 @@ def _runs(root: Path) -> Iterator[CacheRun]:
 
 
 def _artifact_names(root: Path) -> Iterator[str]:
-    for path in sorted((root / ARTIFACTS).glob("??/*")):
-        if _ARTIFACT_NAME.fullmatch(path.name):
-            yield path.name
+    for folder, names, _ in os.walk(root / ARTIFACTS):
+        if len(Path(folder).name) == 2:
+            yield from (name for name in names if _ARTIFACT_NAME.fullmatch(name))
+            names.clear()
+
+
+def _run_names(root: Path) -> list[str]:
+    with contextlib.suppress(OSError):
+        return [path.name for path in root.iterdir() if _RUN_NAME.fullmatch(path.name)]
+    return []
+
+
+def _index_files(root: Path) -> Iterator[Path]:
+    for run in _run_names(root):
+        for path in _files_below(root / run):
+            if path.name == INDEX_NAME and path.relative_to(root).parts[1].startswith("rank_"):
+                yield path
 
 
 def _bytes_below(folder: Path) -> int:
     total = 0
-    for path in folder.rglob("*"):
+    for path in _files_below(folder):
         with contextlib.suppress(OSError):
-            if path.is_file():
-                total += path.stat().st_size
+            total += path.stat().st_size
     return total
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    """Files below `folder`, which other processes may fill and empty meanwhile: a glob would raise then."""
+    for parent, _, names in os.walk(folder):
+        yield from (Path(parent, name) for name in names)
