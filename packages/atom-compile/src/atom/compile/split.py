@@ -11,7 +11,6 @@ from torch.fx.passes.split_module import split_module
 
 from atom.compile.custom_op import op_overload, registered_op_func
 from atom.compile.errors import CustomOpError, SplitError
-from atom.compile.symbolic_sizes import is_size_value, localize_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -42,6 +41,8 @@ class SplitItem:
     @property
     def is_compiled(self) -> bool:
         """Whether a compiler gets this subgraph: not a splitting op, and more than integer arithmetic."""
+        from atom.compile.symbolic_sizes import is_size_value  # loads sympy, which marking an op need not
+
         return not self.is_splitting_graph and any(
             not is_size_value(node.meta.get("example_value"))
             for node in self.graph.graph.nodes
@@ -82,6 +83,8 @@ def split_graph(
         SplitError: an entry of `splitting_ops` does not read `ns.op`.
     """
     names = {_qualified(name) for name in splitting_ops} | (_marked if marked else set())
+    from atom.compile.symbolic_sizes import localize_sizes  # loads sympy, which marking an op need not
+
     for_output = localize_sizes(graph)
     partition, splitting = _partition(graph.graph, names, for_output)
     stitched = split_module(graph, None, partition.__getitem__, keep_original_order=True)  # type: ignore[arg-type]

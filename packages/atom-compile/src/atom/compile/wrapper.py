@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from atom.compile.compiled_forward import CompiledForward
-
 if TYPE_CHECKING:
     import types
     from collections.abc import Callable, Iterator, Mapping
 
+    from atom.compile.compiled_forward import CompiledForward
     from atom.config import Config
 
 __all__ = ["TorchCompileWrapperWithCustomDispatcher"]
@@ -42,11 +41,13 @@ class TorchCompileWrapperWithCustomDispatcher:
         self.compilation_level = int(atom_config.compilation_config.level)
         self.do_not_compile = self.compilation_level < 2
         self.use_custom_dispatcher = not self.do_not_compile
-        self._compiled_forward = (
-            None
-            if self.do_not_compile
-            else CompiledForward(type(self).forward, atom_config, prefix, dynamic_dims)  # type: ignore[attr-defined]
-        )
+        self._compiled_forward = None
+        if not self.do_not_compile:
+            # Dynamo and sympy take seconds to load: only a level that compiles pays for them.
+            from atom.compile.compiled_forward import CompiledForward
+
+            forward = type(self).forward  # type: ignore[attr-defined]
+            self._compiled_forward = CompiledForward(forward, atom_config, prefix, dynamic_dims)
         # A `__call__` of the class's own (a recording unit's) stays outermost: it reaches the compiled
         # model where `nn.Module.__call__` looks for one.
         self._compiled_call_impl = None if self.do_not_compile else self._call_compiled
