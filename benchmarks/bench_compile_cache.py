@@ -25,15 +25,15 @@ import time
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import nn
+
 STARTS = ("cold", "warm", "every piece")
 LAYERS, HIDDEN, HEADS, KV_HEADS, HEAD_DIM, INTERMEDIATE, VOCAB = 30, 576, 9, 3, 64, 1536, 49152
 
 
 def toy_model(config: Any, device: Any) -> Any:
     """A decoder of SmolLM2's shape with random weights and an attention op that only writes zeros."""
-    import torch
-    from torch import nn
-
     from atom.compile import direct_register_custom_op, support_torch_compile
 
     def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, layer_id: int) -> None:
@@ -92,8 +92,6 @@ def toy_model(config: Any, device: Any) -> Any:
 
 def start(arguments: argparse.Namespace) -> dict[str, Any]:
     """One process: make the model, time its first call."""
-    import torch
-
     from atom.compile import compilation_counter, compile_monitor
     from atom.config import CompilationConfig, Config
 

@@ -2,10 +2,12 @@
 
     uv run python benchmarks/bench_cpu_decode.py
 
-Contenders live in one process, hold the same checkpoint and take turns, round after round, so that whatever
-else the machine does meets all of them. transformers runs its model with its own cache and takes the largest
-logit; ours is the whole engine: scheduling, sampling and text included. Prints medians and ratios and writes
-them to `benchmarks/results/cpu_decode_<processor>_<date>.md`. A second table times the linear layers alone.
+Contenders live in one process, hold the same checkpoint and take turns. Each answers as its users call it:
+transformers by `generate`, ours by the engine, scheduling, sampling and text included. A second row is
+transformers' forward alone, with its own cache and the largest logit. Times are of a step, from token to
+token; a stretch of steps in which other processes took part of the machine is left out. Prints medians and
+ratios and writes them to `benchmarks/results/cpu_decode_<processor>_<date>.md`. A second table times the
+linear layers alone.
 """
 
 from __future__ import annotations
@@ -14,18 +16,20 @@ import argparse
 import datetime
 import importlib.metadata
 import inspect
+import math
 import os
 import platform
 import re
 import statistics
 import sys
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 import torch.nn.functional as F
-from transformers import DynamicCache
+from transformers import DynamicCache, StoppingCriteria, StoppingCriteriaList
 from transformers import LlamaConfig as HfConfig
 from transformers import LlamaForCausalLM as HfLlama
 
@@ -36,7 +40,10 @@ from atom.models.layers.int8 import Int8Product
 from atom.models.layers.onednn import onednn_product
 from atom.runner import LLMEngine, SamplingParams
 
-REFERENCE = "transformers, float32"
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+REFERENCE = "transformers, generate"
 _CACHE_ARGUMENT = "cache" if "cache" in inspect.signature(HfLlama.forward).parameters else "past_key_values"
 SETTINGS = {
     "atom, default": {},
@@ -47,114 +54,166 @@ SETTINGS = {
 
 
 class Contender(Protocol):
-    """Something that answers a batch of prompts."""
+    """Something that answers a batch of prompts greedily."""
 
-    def begin(self, prompts: list[list[int]]) -> None:
-        """Run the prompts; the next step decodes."""
-
-    def step(self) -> None:
-        """One token for every prompt."""
-
-    def end(self) -> None:
-        """Forget the prompts."""
+    def answer(self, prompts: list[list[int]], steps: int, tick: Callable[[], None]) -> None:
+        """`steps` tokens behind the first of each prompt; `tick` is called after each step, the first too."""
 
 
-class Transformers:
-    """transformers' Llama with the checkpoint's weights."""
+class Generate:
+    """transformers' own loop."""
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
-        config = dict(checkpoint.config)
-        rope = {"rope_type": "default", **(config.pop("rope_scaling") or {})}
-        rope["rope_theta"] = config.pop("rope_theta")
-        for key in ("architectures", "dtype"):
-            config.pop(key)
-        self.model = HfLlama(HfConfig(**config, rope_parameters=rope)).eval()
-        weights = {name: checkpoint.read(name, torch.float32) for name in checkpoint.tensors}
-        self.model.load_state_dict(weights, strict=False)
-        self.model.tie_weights()
-        self._cache: Any = None
-        self._next: torch.Tensor | None = None
+    def __init__(self, model: HfLlama) -> None:
+        self.model = model
 
-    def begin(self, prompts: list[list[int]]) -> None:
-        self._cache = DynamicCache(config=self.model.config)
-        self._run(torch.tensor(prompts))
+    def answer(self, prompts: list[list[int]], steps: int, tick: Callable[[], None]) -> None:
+        ids = torch.tensor(prompts)
 
-    def step(self) -> None:
-        assert self._next is not None
-        self._run(self._next)
+        class Ticks(StoppingCriteria):
+            def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
+                tick()
+                return torch.zeros(input_ids.shape[0], dtype=torch.bool)
 
-    def end(self) -> None:
-        self._cache = self._next = None
+        self.model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=steps + 1,
+            do_sample=False,
+            pad_token_id=0,
+            stopping_criteria=StoppingCriteriaList([Ticks()]),
+        )
+
+
+class Forward:
+    """transformers' forward alone."""
+
+    def __init__(self, model: HfLlama) -> None:
+        self.model = model
 
     @torch.inference_mode()
-    def _run(self, ids: torch.Tensor) -> None:
-        cached = {_CACHE_ARGUMENT: self._cache}
-        out = self.model(ids, use_cache=True, logits_to_keep=1, **cached)
-        self._next = out.logits[:, -1:].argmax(-1)
+    def answer(self, prompts: list[list[int]], steps: int, tick: Callable[[], None]) -> None:
+        cache = {_CACHE_ARGUMENT: DynamicCache(config=self.model.config)}
+        ids = torch.tensor(prompts)
+        for _ in range(steps + 1):
+            ids = self.model(ids, use_cache=True, logits_to_keep=1, **cache).logits[:, -1:].argmax(-1)
+            tick()
 
 
 class Atom:
     """Our engine."""
 
-    def __init__(self, path: Path, steps: int, settings: dict[str, Any]) -> None:
+    def __init__(self, path: Path, settings: dict[str, Any]) -> None:
         config = Config(
             str(path),
             model_config=ModelConfig(device="cpu", **settings),
             kv_cache_config=KVCacheConfig(num_kv_blocks=1024, enable_prefix_caching=False),
         )
         self.engine = LLMEngine(config)
-        self.sampling = SamplingParams(temperature=0.0, max_tokens=steps + 8, ignore_eos=True)
 
-    def begin(self, prompts: list[list[int]]) -> None:
-        self._ids = [self.engine.add_request(prompt, self.sampling) for prompt in prompts]
-        self.engine.step()
-
-    def step(self) -> None:
-        self.engine.step()
-
-    def end(self) -> None:
-        for request_id in self._ids:
-            self.engine.abort(request_id)
+    def answer(self, prompts: list[list[int]], steps: int, tick: Callable[[], None]) -> None:
+        sampling = SamplingParams(temperature=0.0, max_tokens=steps + 1, ignore_eos=True)
+        for prompt in prompts:
+            self.engine.add_request(prompt, sampling)
+        while self.engine.has_unfinished_requests():
+            self.engine.step()
+            tick()
 
 
-def measure(contender: Contender, prompts: list[list[int]], steps: int) -> list[float]:
-    """Seconds of each decode step."""
-    contender.begin(prompts)
-    seconds = []
-    for _ in range(steps):
-        began = time.perf_counter()
-        contender.step()
-        seconds.append(time.perf_counter() - began)
-    contender.end()
-    return seconds
+def transformers_model(checkpoint: Checkpoint) -> HfLlama:
+    """transformers' Llama with the checkpoint's weights, in float32."""
+    config = dict(checkpoint.config)
+    rope = {"rope_type": "default", **(config.pop("rope_scaling") or {})}
+    rope["rope_theta"] = config.pop("rope_theta")
+    for key in ("architectures", "dtype"):
+        config.pop(key)
+    model = HfLlama(HfConfig(**config, rope_parameters=rope)).eval()
+    model.load_state_dict(
+        {name: checkpoint.read(name, torch.float32) for name in checkpoint.tensors}, strict=False
+    )
+    model.tie_weights()
+    model.generation_config.eos_token_id = None
+    return model
 
 
-def decode_table(
-    contenders: dict[str, Contender], batches: list[int], *, prompt_len: int, steps: int, rounds: int
-) -> list[str]:
+class Neighbours:
+    """How much of the machine other processes take while a window is measured."""
+
+    def __init__(self) -> None:
+        self._stat = Path("/proc/stat")
+        self._began = self._now()
+
+    def share(self) -> float:
+        """Part of all processors that others used since the last call; 0 where the system does not tell."""
+        before, self._began = self._began, self._now()
+        wall, busy, own = (now - then for now, then in zip(self._began, before, strict=True))
+        return max(0.0, busy - own) / (wall * (os.cpu_count() or 1)) if wall else 0.0
+
+    def _now(self) -> tuple[float, float, float]:
+        busy = time.process_time()
+        if self._stat.exists():
+            user, nice, system, _, _, irq, soft, steal = map(int, self._stat.read_text().split()[1:9])
+            busy = (user + nice + system + irq + soft + steal) / os.sysconf("SC_CLK_TCK")
+        return time.perf_counter(), busy, time.process_time()
+
+
+@dataclass
+class Clock:
+    """Takes the time of each step, in stretches that count or do not."""
+
+    length: int
+    """Steps of a stretch."""
+    neighbours: Neighbours = field(default_factory=Neighbours)
+    allowed: float = math.inf
+    stretches: list[float] = field(default_factory=list)
+    """Mean seconds of a step, a number a stretch."""
+    disturbed: int = 0
+    _last: float | None = None
+    _seconds: list[float] = field(default_factory=list)
+
+    def start(self) -> None:
+        """A new answer begins: what comes first is the prompts' step."""
+        self._last, self._seconds = None, []
+
+    def tick(self) -> None:
+        now = time.perf_counter()
+        if self._last is None:
+            self.neighbours.share()
+        else:
+            self._seconds.append(now - self._last)
+        if len(self._seconds) == self.length:
+            if self.neighbours.share() <= self.allowed:
+                self.stretches.append(statistics.fmean(self._seconds))
+            else:
+                self.disturbed += 1
+            self._seconds = []
+        self._last = time.perf_counter()
+
+
+def decode_table(contenders: dict[str, Contender], batches: list[int], options: Any) -> list[str]:
     lines = [
-        "| batch | what | tokens/s, median | fastest quarter | of transformers' | rounds, least to most |",
+        "| batch | what | tokens/s | of transformers' | ms a step: median, least, most | taken, left out |",
         "|---|---|---|---|---|---|",
     ]
     generator = torch.Generator().manual_seed(0)
     for batch in batches:
-        prompts = torch.randint(100, 40_000, (batch, prompt_len), generator=generator).tolist()
-        taken: dict[str, list[list[float]]] = {name: [] for name in contenders}
-        for turn in range(rounds + 1):
-            for name, contender in contenders.items():
-                seconds = measure(contender, prompts, steps)
-                if turn > 0:  # the first round warms up
-                    taken[name].append(seconds)
-        reference = [statistics.median(seconds) for seconds in taken[REFERENCE]]
-        for name, runs in taken.items():
-            every = [second for seconds in runs for second in seconds]
-            ratios = sorted(
-                theirs / statistics.median(seconds) for theirs, seconds in zip(reference, runs, strict=True)
-            )
+        prompts = torch.randint(100, 40_000, (batch, options.prompt_len), generator=generator).tolist()
+        for contender in contenders.values():  # warms up
+            contender.answer(prompts, options.stretch, lambda: None)
+        clocks = {name: Clock(options.stretch) for name in contenders}
+        until = time.monotonic() + options.patience
+        while any(len(clock.stretches) < options.count for clock in clocks.values()):
+            allowed = options.quiet if time.monotonic() < until else math.inf
+            for name, clock in clocks.items():
+                clock.allowed = allowed
+                clock.start()
+                contenders[name].answer(prompts, options.steps, clock.tick)
+        reference = statistics.median(clocks[REFERENCE].stretches)
+        for name, clock in clocks.items():
+            median = statistics.median(clock.stretches)
+            spread = ", ".join(f"{1e3 * x:.1f}" for x in (median, min(clock.stretches), max(clock.stretches)))
             lines.append(
-                f"| {batch} | {name} | {batch / statistics.median(every):.1f} "
-                f"| {batch / statistics.quantiles(every, n=4)[0]:.1f} | {statistics.median(ratios):.2f} "
-                f"| {ratios[0]:.2f} to {ratios[-1]:.2f} |"
+                f"| {batch} | {name} | {batch / median:.1f} | {reference / median:.2f} | {spread} "
+                f"| {len(clock.stretches)}, {clock.disturbed} |"
             )
     return lines
 
@@ -222,8 +281,11 @@ def main() -> None:
     parser.add_argument("--model", type=Path, default=None, help="a Llama checkpoint; default SmolLM2-135M")
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--prompt-len", type=int, default=64)
-    parser.add_argument("--steps", type=int, default=64, help="decode steps of a run")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=64, help="tokens of an answer")
+    parser.add_argument("--stretch", type=int, default=8, help="steps that are judged together")
+    parser.add_argument("--count", type=int, default=24, help="undisturbed stretches to take")
+    parser.add_argument("--quiet", type=float, default=0.05, help="share of the machine others may take")
+    parser.add_argument("--patience", type=float, default=120.0, help="seconds to wait for quiet, a batch")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--only", nargs="+", choices=SETTINGS, default=list(SETTINGS), metavar="NAME")
     parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results")
@@ -234,17 +296,12 @@ def main() -> None:
     if checkpoint is None:
         raise SystemExit(f"{path} is no checkpoint")
     load_before = os.getloadavg()[0]
-    contenders: dict[str, Contender] = {REFERENCE: Transformers(checkpoint)}
-    contenders |= {name: Atom(path, options.steps, SETTINGS[name]) for name in options.only}
-    decoded = decode_table(
-        contenders,
-        options.batch,
-        prompt_len=options.prompt_len,
-        steps=options.steps,
-        rounds=options.rounds,
-    )
+    model = transformers_model(checkpoint)
+    contenders: dict[str, Contender] = {REFERENCE: Generate(model), "transformers, forward": Forward(model)}
+    contenders |= {name: Atom(path, SETTINGS[name]) for name in options.only}
+    decoded = decode_table(contenders, options.batch, options)
     contenders.clear()
-    linears = linear_table(checkpoint.config, [1, 2, 4, 8, 32], 3 * options.rounds)
+    linears = linear_table(checkpoint.config, [1, 2, 4, 8, 32], options.count)
     versions = [f"{name} {importlib.metadata.version(name)}" for name in ("torch", "transformers")]
     arguments = " ".join(sys.argv[1:])
     today = datetime.datetime.now(tz=datetime.UTC).date()
@@ -255,8 +312,9 @@ def main() -> None:
             f"{today}, {processor()}, {options.threads} threads, {', '.join(versions)}, "
             f"Python {platform.python_version()}; load of the machine before and after: "
             f"{load_before:.1f}, {os.getloadavg()[0]:.1f}.",
-            f"Prompts of {options.prompt_len} random tokens, {options.steps} steps a run, "
-            f"{options.rounds} rounds, taking turns.",
+            f"Prompts of {options.prompt_len} random tokens, answers of {options.steps}, in stretches of "
+            f"{options.stretch} steps. One in which others took more than {options.quiet:.0%} of the "
+            f"machine counts as disturbed and is left out, for up to {options.patience:.0f} s a batch.",
             "",
             f"    python benchmarks/bench_cpu_decode.py {arguments}".rstrip(),
             "",

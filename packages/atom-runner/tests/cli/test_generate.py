@@ -85,7 +85,7 @@ def test_in_a_prompts_file_only_the_bad_requests_fail(
     assert errors[3] == "line 4 is not UTF-8 text: byte 13 is 0xff"
     assert "line 6: the prompt has " in errors[5]
     assert "max_model_len=128" in errors[5]
-    assert errors[6] == "line 7: max_tokens=0: must be at least 1"
+    assert errors[6] == "line 7: max_tokens=0: must be at least 1 and a whole number"
     assert "99999999" in errors[8]
     assert batch.stderr == ""
 

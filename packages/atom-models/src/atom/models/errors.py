@@ -1,14 +1,13 @@
 """Errors of atom-models.
 
     ModelsError
-    ├── CheckpointError (ValueError)         a checkpoint that cannot be opened, or not become a model
-    │   ├── CorruptCheckpointError           damaged, cut off, incomplete, or not what it claims to be
-    │   ├── UnsupportedCheckpointError       sound, but of an architecture or number format nobody here reads
-    │   ├── ModelConfigError                 its configuration describes no model that can be built
-    │   └── WeightsError                     its tensors do not fit the model: missing, unexpected, misshapen
-    ├── LayerError                           in layers/errors.py
-    └── KernelError                          in kernels/errors.py
+    └── CheckpointError (ValueError)         a checkpoint that cannot be opened, or not become a model
+        ├── CorruptCheckpointError           damaged, cut off, incomplete, or not what it claims to be
+        ├── UnsupportedCheckpointError       sound, but of an architecture or number format nobody here reads
+        ├── ModelConfigError                 its configuration describes no model that can be built
+        └── WeightsError                     its tensors do not fit the model: missing, unexpected, misshapen
 
+Layers and kernels draw their own below the root, in `layers/errors.py` and `kernels/errors.py`.
 Every message is one line that names the file, the tensor or key, and what is wrong with it.
 """
 

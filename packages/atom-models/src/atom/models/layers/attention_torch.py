@@ -120,8 +120,10 @@ def _attend(
     """`[rows, heads, head_dim]` as `query`, whose rows are sequences of `query_len`; keys `[seqs, kv_heads,
     tokens, head_dim]`."""
     rows, heads, head_dim = query.shape
+    kv_heads = key.shape[1]
     if query_len == 1:
-        queries = query.view(rows, heads, 1, head_dim)
+        # Heads of one group share their keys, so they may as well be its rows.
+        queries = query.view(rows, kv_heads, heads // kv_heads, head_dim)
     else:
         queries = query.view(-1, query_len, heads, head_dim).transpose(1, 2)
     attended = F.scaled_dot_product_attention(
@@ -131,7 +133,7 @@ def _attend(
         attn_mask=mask,
         is_causal=causal,
         scale=scale,
-        enable_gqa=heads != key.shape[1],
+        enable_gqa=queries.shape[1] != kv_heads,
     )
     if query_len != 1:
         attended = attended.transpose(1, 2)
