@@ -60,6 +60,7 @@ OTHER: dict[str, Any] = {
     "KVCacheConfig.block_size": 32,
     "KVCacheConfig.gpu_memory_utilization": 0.5,
     "KVCacheConfig.kv_cache_dtype": "float32",
+    "KVCacheConfig.index_cache_dtype": "fp4",
     "KVCacheConfig.enable_prefix_caching": False,
     "KVCacheConfig.num_kv_blocks": 9,
     "KVCacheConfig.kv_cache_memory_bytes": 1 << 20,

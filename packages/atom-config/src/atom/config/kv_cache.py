@@ -9,6 +9,7 @@ from atom.config.setting import IN_KEY, about, outside_key
 from atom.config.settings import Settings
 
 KV_CACHE_DTYPES = ("auto", "float32", "bfloat16", "float16")
+INDEX_CACHE_DTYPES = ("auto", "model", "fp8", "fp4")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +33,15 @@ class KVCacheConfig(Settings):
         metadata=about(
             "Number format of cached keys and values. auto: the model's own.",
             Word(words=KV_CACHE_DTYPES),
+            key=IN_KEY,
+        ),
+    )
+    index_cache_dtype: str = field(
+        default="auto",
+        metadata=about(
+            "Number format of a sparse attention's index keys. auto: fp4 for a checkpoint with quantised "
+            "weights, else the model's own.",
+            Word(words=INDEX_CACHE_DTYPES),
             key=IN_KEY,
         ),
     )

@@ -123,4 +123,9 @@ def _reporting(progress: LoadProgress | None) -> AbstractContextManager[Progress
     return nullcontext(report)
 
 
-provider = AtomModels({"LlamaForCausalLM": Architecture("atom.models.llama.model", "LlamaForCausalLM")})
+provider = AtomModels(
+    {
+        "LlamaForCausalLM": Architecture("atom.models.llama.model", "LlamaForCausalLM"),
+        "DeepseekV4ForCausalLM": Architecture("atom.models.deepseek_v4.model", "DeepseekV4ForCausalLM"),
+    }
+)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from atom.models.checkpoint.names import shown
-from atom.models.errors import ModelConfigError
+from atom.models.checkpoint.config_fields import ConfigFields
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class LlamaConfig:
             ModelConfigError: a size is missing or not positive, heads do not fit together, or the checkpoint
                 wants something this model does not do.
         """
-        fields = _Fields(config)
+        fields = ConfigFields(config, title="Llama", architecture="LlamaForCausalLM")
         hidden_size = fields.size("hidden_size")
         heads = fields.size("num_attention_heads")
         kv_heads = fields.size("num_key_value_heads", heads)
@@ -67,48 +67,3 @@ class LlamaConfig:
             attention_bias=fields.switch("attention_bias"),
             mlp_bias=fields.switch("mlp_bias"),
         )
-
-
-class _Fields:
-    """Reads fields; one that is absent or null has its default."""
-
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        self._config = config
-
-    def size(self, key: str, default: int | None = None) -> int:
-        value = self._get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise self.fault(key, "a positive whole number")
-        return value
-
-    def number(self, key: str, default: float) -> float:
-        value = self._get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-            raise self.fault(key, "a positive number")
-        return float(value)
-
-    def switch(self, key: str) -> bool:
-        value = self._get(key, False)
-        if not isinstance(value, bool):
-            raise self.fault(key, "true or false")
-        return value
-
-    def mapping(self, key: str) -> Mapping[str, Any] | None:
-        value = self._get(key, None)
-        if value is not None and not isinstance(value, Mapping):
-            raise self.fault(key, "an object or null")
-        return value
-
-    def require(self, key: str, only: object) -> None:
-        """This model does what one value of the field asks for, and nothing else."""
-        if self._get(key, only) != only:
-            raise self.fault(key, f"{only!r}, all that LlamaForCausalLM does here")
-
-    def fault(self, key: str, expected: str) -> ModelConfigError:
-        return ModelConfigError(
-            f"Llama configuration: {key} is {shown(self._config.get(key))}, expected {expected}"
-        )
-
-    def _get(self, key: str, default: Any) -> Any:
-        value = self._config.get(key)
-        return default if value is None else value
