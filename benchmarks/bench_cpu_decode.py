@@ -35,9 +35,9 @@ from transformers import LlamaForCausalLM as HfLlama
 
 from atom.config import Config, KVCacheConfig, ModelConfig
 from atom.models.checkpoint import Checkpoint, open_checkpoint
-from atom.models.layers.half import half_product
 from atom.models.layers.int8 import Int8Product
 from atom.models.layers.onednn import onednn_product
+from atom.models.layers.panels import panel_product
 from atom.runner import LLMEngine, SamplingParams
 
 if TYPE_CHECKING:
@@ -233,7 +233,8 @@ def linear_table(config: dict[str, Any], rows: list[int], rounds: int) -> list[s
     forms = {
         "torch's linear": [lambda x, w=w: F.linear(x, w) for w in weights],
         "oneDNN blocks (float32)": [onednn_product(w, None) for w in weights],
-        "float16 weights": [half_product(w, None) for w in weights],
+        "float32 panels": [panel_product(w, None) for w in weights],
+        "float16 panels": [panel_product(w, None, half=True) for w in weights],
         "int8 weights": [Int8Product(w, None) for w in weights],
     }
     gigabytes = sum(w.nbytes for w in weights) / 1e9

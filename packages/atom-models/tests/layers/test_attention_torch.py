@@ -1,4 +1,4 @@
-"""Both bodies of paged attention against a float64 reference written out row by row."""
+"""The bodies of paged attention, torch's and the CPU kernel's, against float64 row by row."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from dataclasses import dataclass
 import pytest
 import torch
 
+from atom.models.cpu import cpu_kernels
 from atom.models.layers.attention_metadata import TorchAttentionMetaData
+from atom.models.layers.attention_paged import paged_bucket_attention
 from atom.models.layers.attention_torch import bucket_attention, ragged_attention, write_cache
 
 HEAD_DIM = 16
@@ -98,9 +100,9 @@ def make_case(
     return case
 
 
-def run_ragged(case: Case) -> torch.Tensor:
+def run_ragged(case: Case, *, paged: bool = False) -> torch.Tensor:
     output = torch.full_like(case.query, math.nan)
-    plan = case.metadata.plan(block_size=case.k_cache.shape[1], dtype=case.query.dtype)
+    plan = case.metadata.plan(block_size=case.k_cache.shape[1], dtype=case.query.dtype, paged=paged)
     ragged_attention(
         case.query,
         case.key,
@@ -114,7 +116,7 @@ def run_ragged(case: Case) -> torch.Tensor:
     return output
 
 
-def run_bucket(case: Case, bucket: tuple[int, int]) -> torch.Tensor:
+def run_bucket(case: Case, bucket: tuple[int, int], *, paged: bool = False) -> torch.Tensor:
     """The case padded to a bucket."""
     meta = case.metadata
     missing = bucket[0] - len(meta.seq_lens_host)
@@ -132,8 +134,13 @@ def run_bucket(case: Case, bucket: tuple[int, int]) -> torch.Tensor:
     rows = bucket[0] * (bucket[1] + 1)
     query = torch.cat((case.query, torch.randn(rows - case.query.shape[0], *case.query.shape[1:])))
     output = torch.full_like(query, math.nan)
-    bucket_attention(query, case.k_cache, case.v_cache, output, metadata=padded, scale=HEAD_DIM**-0.5)
+    body = paged_bucket_attention if paged else bucket_attention
+    body(query, case.k_cache, case.v_cache, output, metadata=padded, scale=HEAD_DIM**-0.5)
     return output
+
+
+needs_kernels = pytest.mark.skipif(cpu_kernels() is None, reason="needs a C compiler")
+BODIES = [pytest.param(False, id="torch"), pytest.param(True, id="kernel", marks=needs_kernels)]
 
 
 STEPS = {
@@ -155,17 +162,20 @@ STEPS = {
 @pytest.mark.parametrize("scattered", [True, False])
 @pytest.mark.parametrize("heads", [(4, 2), (4, 4), (6, 1)])
 @pytest.mark.parametrize("step", STEPS)
-def test_ragged_body_equals_the_reference(step, heads, scattered):
+@pytest.mark.parametrize("paged", BODIES)
+def test_ragged_body_equals_the_reference(step, heads, scattered, paged):
     query_lens, seq_lens = STEPS[step]
     case = make_case(query_lens, seq_lens, heads=heads[0], kv_heads=heads[1], scattered=scattered)
-    torch.testing.assert_close(run_ragged(case), case.reference().float(), atol=2e-6, rtol=1e-5)
+    output = run_ragged(case, paged=paged)
+    torch.testing.assert_close(output, case.reference().float(), atol=2e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize("padding_rows", [1, 5])
 @pytest.mark.parametrize("step", ["several decoding", "mixed", "lengths far apart"])
-def test_ragged_body_zero_fills_padding_rows(step, padding_rows):
+@pytest.mark.parametrize("paged", BODIES)
+def test_ragged_body_zero_fills_padding_rows(step, padding_rows, paged):
     case = make_case(*STEPS[step], padding_rows=padding_rows)
-    output = run_ragged(case)
+    output = run_ragged(case, paged=paged)
     assert (output[-padding_rows:] == 0).all()
     torch.testing.assert_close(output[:-padding_rows], case.reference().float(), atol=2e-6, rtol=1e-5)
 
@@ -181,9 +191,10 @@ def test_ragged_body_zero_fills_padding_rows(step, padding_rows):
         ("verifying", (5, 2)),
     ],
 )
-def test_bucket_body_equals_the_reference_and_padding_is_finite(step, bucket):
+@pytest.mark.parametrize("paged", BODIES)
+def test_bucket_body_equals_the_reference_and_padding_is_finite(step, bucket, paged):
     case = make_case(*STEPS[step])
-    output = run_bucket(case, bucket)
+    output = run_bucket(case, bucket, paged=paged)
     live = sum(case.metadata.query_lens_host)
     torch.testing.assert_close(output[:live], case.reference().float(), atol=2e-6, rtol=1e-5)
     assert torch.isfinite(output).all()

@@ -42,5 +42,15 @@ def test_a_compiled_norm_equals_the_plain_one():
     torch.testing.assert_close(torch.compile(norm, backend="eager", fullgraph=True)(x), norm(x))
 
 
-def test_the_helpers_of_the_short_way_are_no_weights():
-    assert list(RMSNorm(8, 1e-6).state_dict()) == ["weight"]
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_adding_a_residual_first_equals_two_steps(dtype):
+    torch.manual_seed(0)
+    norm = RMSNorm(72, 1e-5, dtype=dtype)
+    norm.weight.data.normal_()
+    x, residual = torch.randn(5, 72, dtype=dtype), torch.randn(5, 72, dtype=dtype)
+    before = x.clone(), residual.clone()
+    normed, total = norm.add(x, residual)
+    assert torch.equal(total, x + residual)
+    assert torch.equal(normed, norm(total))
+    assert torch.equal(x, before[0])
+    assert torch.equal(residual, before[1])

@@ -7,7 +7,7 @@ import logging
 import pytest
 import torch
 
-from atom.models.layers import Linear, onednn
+from atom.models.layers import Linear, onednn, panels
 from atom.models.layers.onednn import onednn_product
 
 
@@ -35,6 +35,7 @@ def test_a_torch_without_the_operators_stays_dense_and_says_so_once(monkeypatch,
             raise AttributeError("'_OpNamespace' 'mkldnn' object has no attribute '_reorder_linear_weight'")
 
     monkeypatch.setattr(onednn, "OneDnnProduct", Missing)
+    monkeypatch.setattr(panels, "cpu_kernels", lambda: None)
     layer = Linear(8, 8)
     layer.weight.data.normal_()
     x = torch.randn(2, 8)

@@ -11,6 +11,7 @@ from atom.config import CacheSpec
 from atom.graphs import eager_region
 from atom.graphs.forward_context import AttentionMetaData, KVCacheTensor, get_forward_context
 from atom.models.layers.attention_metadata import TorchAttentionMetaData
+from atom.models.layers.attention_paged import has_paged_kernel, paged_bucket_attention
 from atom.models.layers.attention_plan import RaggedPlan, plan_ragged
 from atom.models.layers.attention_torch import bucket_attention, ragged_attention, write_cache
 from atom.models.layers.errors import AttentionSetupError, LayerArgumentError
@@ -91,10 +92,12 @@ def unified_attention_with_output(
     k_cache, v_cache = cache.k_cache, cache.v_cache
     write_cache(k_cache, key, metadata.slot_mapping)
     write_cache(v_cache, value, metadata.slot_mapping)
+    paged = has_paged_kernel(query, k_cache)
     if metadata.request_bucket is not None:
-        bucket_attention(query, k_cache, v_cache, output, metadata=metadata, scale=layer.scale)
+        body = paged_bucket_attention if paged else bucket_attention
+        body(query, k_cache, v_cache, output, metadata=metadata, scale=layer.scale)
         return
-    plan = _plan_of(metadata, block_size=k_cache.shape[1], dtype=query.dtype)
+    plan = _plan_of(metadata, block_size=k_cache.shape[1], dtype=query.dtype, paged=paged)
     ragged_attention(query, key, value, k_cache, v_cache, output, plan=plan, scale=layer.scale)
 
 
@@ -107,10 +110,10 @@ def _cache_of(layer: Attention, caches: dict[str, KVCacheTensor]) -> KVCacheTens
     return cache
 
 
-def _plan_of(metadata: AttentionMetaData, *, block_size: int, dtype: torch.dtype) -> RaggedPlan:
+def _plan_of(metadata: AttentionMetaData, *, block_size: int, dtype: torch.dtype, paged: bool) -> RaggedPlan:
     if isinstance(metadata, TorchAttentionMetaData):
-        return metadata.plan(block_size=block_size, dtype=dtype)
-    return plan_ragged(metadata, block_size=block_size, dtype=dtype)
+        return metadata.plan(block_size=block_size, dtype=dtype, paged=paged)
+    return plan_ragged(metadata, block_size=block_size, dtype=dtype, paged=paged)
 
 
 # Launches of the bucket-fixed body follow from the bucket, so that a request graph may hold the op whole; a

@@ -18,11 +18,11 @@ class TorchAttentionMetaData(AttentionMetaData):
 
     _plan: RaggedPlan | None = field(default=None, init=False, repr=False, compare=False)
 
-    def plan(self, *, block_size: int, dtype: torch.dtype) -> RaggedPlan:
+    def plan(self, *, block_size: int, dtype: torch.dtype, paged: bool = False) -> RaggedPlan:
         """The plan for caches of `block_size` and queries of `dtype`, made at the first call."""
         plan = self._plan
-        if plan is None or plan.block_size != block_size or plan.dtype != dtype:
-            plan = self._plan = plan_ragged(self, block_size=block_size, dtype=dtype)
+        if plan is None or (plan.block_size, plan.dtype, plan.paged) != (block_size, dtype, paged):
+            plan = self._plan = plan_ragged(self, block_size=block_size, dtype=dtype, paged=paged)
         return plan
 
 

@@ -41,20 +41,37 @@ class SequenceGroup:
 
 
 @dataclass(frozen=True)
+class PagedGroup:
+    """Sequences with equally few query rows, whatever their lengths, for the kernel that reads pages."""
+
+    query_len: int
+    rows: slice | torch.Tensor
+    """As in `SequenceGroup`."""
+    block_tables: torch.Tensor
+    """int32 `[seqs, width]`."""
+    seq_lens: torch.Tensor
+    """int32 `[seqs]`."""
+
+
+@dataclass(frozen=True)
 class RaggedPlan:
     """The calls of one step, and what they were planned for."""
 
-    groups: tuple[SequenceGroup, ...]
+    groups: tuple[SequenceGroup | PagedGroup, ...]
     num_rows: int
     """Live rows; those after them are padding."""
     block_size: int
     dtype: torch.dtype
+    paged: bool
 
 
-def plan_ragged(metadata: AttentionMetaData, *, block_size: int, dtype: torch.dtype) -> RaggedPlan:
+def plan_ragged(
+    metadata: AttentionMetaData, *, block_size: int, dtype: torch.dtype, paged: bool = False
+) -> RaggedPlan:
     """Group the step's sequences by query rows and, where it pays, by length.
 
     Sequences that decode share a call, padded to the longest of them; a prompt chunk is a call of its own.
+    With `paged` there is a kernel for few rows a sequence, which needs no grouping by length.
     `dtype` is that of the queries. Reads the host lists, on a CPU also the block tables.
 
     Raises:
@@ -63,8 +80,11 @@ def plan_ragged(metadata: AttentionMetaData, *, block_size: int, dtype: torch.dt
     query_lens, seq_lens = metadata.query_lens_host, metadata.seq_lens_host
     _check_lengths(metadata)
     planner = _Planner(metadata, block_size, dtype)
-    groups = tuple(planner.group(members) for members in _members(query_lens, seq_lens, block_size))
-    return RaggedPlan(groups, sum(query_lens), block_size, dtype)
+    groups = tuple(
+        planner.paged(members) if paged and query_lens[members[0]] <= _SHORT_QUERY else planner.group(members)
+        for members in _members(query_lens, seq_lens, block_size, any_length=paged)
+    )
+    return RaggedPlan(groups, sum(query_lens), block_size, dtype, paged)
 
 
 def _check_lengths(metadata: AttentionMetaData) -> None:
@@ -82,7 +102,9 @@ def _check_lengths(metadata: AttentionMetaData) -> None:
         )
 
 
-def _members(query_lens: list[int], seq_lens: list[int], block_size: int) -> Iterator[list[int]]:
+def _members(
+    query_lens: list[int], seq_lens: list[int], block_size: int, *, any_length: bool
+) -> Iterator[list[int]]:
     """Sequence numbers of each group. Sequences without a row are in none."""
     short: dict[int, list[int]] = {}
     for i, query_len in enumerate(query_lens):
@@ -92,7 +114,7 @@ def _members(query_lens: list[int], seq_lens: list[int], block_size: int) -> Ite
             short.setdefault(query_len, []).append(i)
     for members in short.values():
         lens = [seq_lens[i] for i in members]
-        if max(lens) <= max(2 * min(lens), _SHORT_BLOCKS * block_size):
+        if any_length or max(lens) <= max(2 * min(lens), _SHORT_BLOCKS * block_size):
             yield members
             continue
         # Where lengths differ much, padding all to the longest costs more than another call.
@@ -123,6 +145,16 @@ class _Planner:
         key_len = max(lens) if len(members) == 1 else in_blocks
         mask = None if whole else self._mask(lens, query_len, key_len)
         return SequenceGroup(len(members), query_len, rows, keys, key_len, mask, whole, covers_all)
+
+    def paged(self, members: list[int]) -> PagedGroup:
+        query_len = self.metadata.query_lens_host[members[0]]
+        rows = self._rows(members, query_len)
+        tables, lens = self.metadata.block_tables, self.metadata.seq_lens
+        if members[-1] - members[0] == len(members) - 1:
+            chosen: slice | torch.Tensor = slice(members[0], members[-1] + 1)
+        else:
+            chosen = torch.tensor(members, device=self.device)
+        return PagedGroup(query_len, rows, tables[chosen], lens[chosen])
 
     def _rows(self, members: list[int], query_len: int) -> slice | torch.Tensor:
         ends = [self.row_ends[i] for i in members]

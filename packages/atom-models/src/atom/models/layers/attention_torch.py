@@ -11,6 +11,10 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F
 
+from atom.models.cpu import ops
+from atom.models.layers.attention_paged import paged_group_attention
+from atom.models.layers.attention_plan import PagedGroup
+
 if TYPE_CHECKING:
     from atom.graphs.forward_context import AttentionMetaData
     from atom.models.layers.attention_plan import RaggedPlan, SequenceGroup
@@ -20,6 +24,9 @@ def write_cache(cache: torch.Tensor, rows: torch.Tensor, slot_mapping: torch.Ten
     """Put row `i` of `rows` into slot `slot_mapping[i]`; rows without a slot stay out."""
     if rows.shape[0] != slot_mapping.shape[0]:
         rows = rows[: slot_mapping.shape[0]]
+    if ops.has_kernel(rows) and cache.dtype == rows.dtype:
+        ops.write_cache(cache, rows, slot_mapping)
+        return
     rows = rows if rows.dtype == cache.dtype else rows.to(cache.dtype)
     cache.view(-1, *cache.shape[2:]).index_copy_(0, slot_mapping, rows)
 
@@ -40,6 +47,9 @@ def ragged_attention(
     Keys and values of this step must be in the caches already.
     """
     for group in plan.groups:
+        if isinstance(group, PagedGroup):
+            paged_group_attention(query, k_cache, v_cache, output, group=group, scale=scale)
+            continue
         if group.whole and k_cache.dtype == key.dtype:
             keys = key[group.rows].transpose(0, 1).unsqueeze(0)
             values = value[group.rows].transpose(0, 1).unsqueeze(0)

@@ -6,11 +6,14 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from atom.models.cpu import ops
 from atom.models.layers.linear import GateUpLinear, Linear
 
 
 def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
     """`silu(gate_up[:, :n]) * gate_up[:, n:]` of `[rows, 2n]`."""
+    if ops.has_kernel(gate_up):
+        return ops.silu_mul(gate_up)
     gate, up = gate_up.chunk(2, dim=-1)
     return F.silu(gate) * up
 

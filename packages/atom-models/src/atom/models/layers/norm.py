@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 import torch.nn.functional as F
 from torch import nn
+
+from atom.models.cpu import ops
 
 
 class RMSNorm(nn.Module):
@@ -24,19 +24,16 @@ class RMSNorm(nn.Module):
         self.shape = (hidden_size,)
         self.eps = eps
         self.weight = nn.Parameter(torch.ones(hidden_size, dtype=dtype, device=device), requires_grad=False)
-        # torch has no fused kernel for it on a CPU, where its nine small ones cost more than the arithmetic.
-        self._in_four_ops = self.weight.dtype == torch.float32 and self.weight.device.type == "cpu"
-        if self._in_four_ops:
-            self.register_buffer("_floor", torch.tensor(math.sqrt(hidden_size * eps)), persistent=False)
-            self.register_buffer("_zero", torch.tensor(0.0), persistent=False)
-        self._root = math.sqrt(hidden_size)
-        self._floor: torch.Tensor
-        self._zero: torch.Tensor
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """`[rows, hidden]` or `[rows, heads, head_dim]` normalised; same shape and dtype."""
-        if self._in_four_ops and not torch.compiler.is_compiling():
-            # sqrt(n) * x * weight / sqrt(sum(x²) + n * eps)
-            length = torch.hypot(torch.linalg.vector_norm(x, 2, -1, True), self._floor)
-            return torch.addcdiv(self._zero, x * self.weight, length, value=self._root)
+        if ops.has_kernel(x):
+            return ops.rms_norm(x, self.weight, self.eps)
         return F.rms_norm(x, self.shape, self.weight, self.eps)
+
+    def add(self, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """`x + residual` normalised, and `x + residual`, the next layer's residual; both `[rows, hidden]`."""
+        if ops.has_kernel(x):
+            return ops.add_rms_norm(x, residual, self.weight, self.eps)
+        total = x + residual
+        return F.rms_norm(total, self.shape, self.weight, self.eps), total

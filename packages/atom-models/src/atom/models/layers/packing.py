@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
-from atom.models.layers.half import half_product
 from atom.models.layers.int8 import Int8Product
 from atom.models.layers.onednn import onednn_product
+from atom.models.layers.panels import panel_product
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -43,5 +43,5 @@ def pack_product(weight: torch.Tensor, bias: torch.Tensor | None, form: WeightFo
     """The product with a dense weight `[out, in]`; None where the dense weight itself is best."""
     if form == "int8":
         return Int8Product(weight, bias)
-    half = half_product(weight, bias) if form == "half" else None
-    return onednn_product(weight, bias) if half is None else half
+    panels = panel_product(weight, bias, half=form == "half")
+    return onednn_product(weight, bias) if panels is None else panels

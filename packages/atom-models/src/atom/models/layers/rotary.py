@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from atom.models.cpu import ops
 from atom.models.layers.rope_scaling import Scaling, rotary_frequencies
 
 CosSin = tuple[torch.Tensor, torch.Tensor]
@@ -60,10 +61,12 @@ class RotaryEmbedding(nn.Module):
 
         The products are taken in float32 and rounded once.
         """
+        cos, sin = cos_sin
+        if ops.has_kernel(heads):
+            return ops.rotate(heads, cos, sin)
         turning = heads if self.rotary_dim == self.head_dim else heads[..., : self.rotary_dim]
         wide = turning.float()
         swapped = wide.roll(self.rotary_dim // 2, -1)
-        cos, sin = cos_sin
         turned = torch.addcmul(wide * cos, swapped, sin).to(heads.dtype)
         if turning is heads:
             return turned

@@ -96,10 +96,21 @@ class LlamaDecoderLayer(nn.Module):
             hidden, config.intermediate_size, bias=config.mlp_bias, dtype=dtype, device=device
         )
 
-    def forward(self, hidden_states: torch.Tensor, cos_sin: CosSin) -> torch.Tensor:
-        """`[rows, hidden]` of `[rows, hidden]`."""
-        hidden_states = hidden_states + self.self_attn(self.input_layernorm(hidden_states), cos_sin)
-        return hidden_states + self.mlp(self.post_attention_layernorm(hidden_states))  # type: ignore[no-any-return]
+    def forward(
+        self, hidden_states: torch.Tensor, residual: torch.Tensor | None, cos_sin: CosSin
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The MLP's result, not yet added, and the residual to add it to, each `[rows, hidden]`.
+
+        Adding is left to the next norm, which reads both anyway. The first layer has no residual.
+        """
+        if residual is None:
+            residual = hidden_states
+            hidden_states = self.input_layernorm(hidden_states)
+        else:
+            hidden_states, residual = self.input_layernorm.add(hidden_states, residual)
+        attended = self.self_attn(hidden_states, cos_sin)
+        hidden_states, residual = self.post_attention_layernorm.add(attended, residual)
+        return self.mlp(hidden_states), residual
 
 
 @token_graph
@@ -135,11 +146,13 @@ class LlamaModel(nn.Module):
 
     def forward(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Hidden states `[rows, hidden]` of int64 ids and positions `[rows]`."""
-        hidden_states = self.embed_tokens(input_ids)
+        hidden_states: torch.Tensor = self.embed_tokens(input_ids)
+        residual: torch.Tensor | None = None
         cos_sin = self.rotary(positions)
         for layer in self.layers:
-            hidden_states = layer(hidden_states, cos_sin)
-        return self.norm(hidden_states)  # type: ignore[no-any-return]
+            hidden_states, residual = layer(hidden_states, residual, cos_sin)
+        assert residual is not None, "a model has layers"
+        return self.norm.add(hidden_states, residual)[0]
 
 
 class LlamaForCausalLM(nn.Module):
