@@ -33,7 +33,7 @@ from transformers import DynamicCache, StoppingCriteria, StoppingCriteriaList
 from transformers import LlamaConfig as HfConfig
 from transformers import LlamaForCausalLM as HfLlama
 
-from atom.config import Config, KVCacheConfig, ModelConfig
+from atom.config import CompilationConfig, Config, CUDAGraphMode, KVCacheConfig, ModelConfig
 from atom.models.checkpoint import Checkpoint, open_checkpoint
 from atom.models.layers.int8 import Int8Product
 from atom.models.layers.onednn import onednn_product
@@ -47,7 +47,9 @@ REFERENCE = "transformers, generate"
 _CACHE_ARGUMENT = "cache" if "cache" in inspect.signature(HfLlama.forward).parameters else "past_key_values"
 SETTINGS = {
     "atom, default": {},
+    "atom, default, FULL": {},
     "atom, float32": {"dtype": "float32"},
+    "atom, float32, FULL": {"dtype": "float32"},
     "atom, bfloat16": {"dtype": "bfloat16"},
     "atom, int8": {"quantization": "int8"},
 }
@@ -102,11 +104,14 @@ class Forward:
 class Atom:
     """Our engine."""
 
-    def __init__(self, path: Path, settings: dict[str, Any]) -> None:
+    def __init__(self, path: Path, settings: dict[str, Any], mode: str, batches: list[int]) -> None:
         config = Config(
             str(path),
-            model_config=ModelConfig(device="cpu", **settings),
+            model_config=ModelConfig(device="cpu", max_model_len=2048, **settings),
             kv_cache_config=KVCacheConfig(num_kv_blocks=1024, enable_prefix_caching=False),
+            compilation_config=CompilationConfig(
+                cudagraph_mode=CUDAGraphMode[mode], cudagraph_capture_sizes=batches
+            ),
         )
         self.engine = LLMEngine(config)
 
@@ -299,7 +304,9 @@ def main() -> None:
     load_before = os.getloadavg()[0]
     model = transformers_model(checkpoint)
     contenders: dict[str, Contender] = {REFERENCE: Generate(model), "transformers, forward": Forward(model)}
-    contenders |= {name: Atom(path, SETTINGS[name]) for name in options.only}
+    for name in options.only:
+        mode = name.partition(", FULL")[1].lstrip(", ") or "NONE"
+        contenders[name] = Atom(path, SETTINGS[name], mode, options.batch)
     decoded = decode_table(contenders, options.batch, options)
     contenders.clear()
     linears = linear_table(checkpoint.config, [1, 2, 4, 8, 32], options.count)

@@ -130,13 +130,13 @@ def test_large_scores_do_not_overflow(kernels):
 def test_a_block_that_the_cache_does_not_have_is_an_error(kernels, block):
     cache, output = torch.zeros(2, 16, 1, 16), torch.zeros(1, 1, 16)
     tables, lens = torch.tensor([[block]], dtype=torch.int32), torch.tensor([3], dtype=torch.int32)
-    with pytest.raises(IndexError, match="out of range, the cache has 2 blocks"):
+    with pytest.raises(IndexError, match="block number is out of range"):
         kernels.paged_attention(torch.zeros(1, 1, 16), cache, cache, tables, lens, output, 1, 1.0)
 
 
 def test_a_bad_slot_leaves_the_cache_as_it_was(kernels):
     cache = torch.zeros(3, 4, 2, 16)
-    with pytest.raises(IndexError, match="slot index 12 is out of range, the cache has 12 slots"):
+    with pytest.raises(IndexError, match="index is out of range, the cache does not have the slot"):
         kernels.write_cache(cache, torch.ones(2, 2, 16), torch.tensor([5, 12]))
     assert not cache.any()
 

@@ -7,7 +7,9 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from atom.models.cpu import cpu_kernels, ops
+from atom.graphs import ReqGraph, TapeRecorder
+from atom.models.cpu import CpuKernels, cpu_kernels, ops
+from atom.models.layers import Linear
 
 pytestmark = pytest.mark.skipif(cpu_kernels() is None, reason="needs a C compiler")
 
@@ -79,3 +81,59 @@ def test_a_compiler_is_left_to_torch_and_other_numbers_too():
     torch._dynamo.reset()
     asked = torch.compile(lambda x: x + (1 if ops.has_kernel(x) else 0), backend="eager", fullgraph=True)
     assert torch.equal(asked(x), x)
+
+
+def fill(arguments, seed):
+    """Other numbers at the same addresses; integers stay, they are places."""
+    generator = torch.Generator().manual_seed(seed)
+    for x in arguments:
+        if isinstance(x, torch.Tensor) and x.is_floating_point():
+            x.copy_(torch.randn(x.shape, generator=generator))
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_replay_calls_the_kernel_by_address_and_equals_eager(name, monkeypatch):
+    arguments = CALLS[name]()
+    graph = ReqGraph(recorder=TapeRecorder())
+    graph.record(lambda: results(name, arguments), bucket=(1, 0))
+    run = CpuKernels.run
+    monkeypatch.setattr(CpuKernels, "run", lambda *_: pytest.fail("the op was called"))
+    for seed in (1, 2):
+        fill(arguments, seed)
+        copies = [a.clone() if isinstance(a, torch.Tensor) else a for a in arguments]
+        replayed = [x.clone() for x in graph.replay((1, 0))]
+        with monkeypatch.context() as context:
+            context.setattr(CpuKernels, "run", run)
+            expected = results(name, copies)
+        for one, other in zip(replayed, expected, strict=True):
+            assert torch.equal(one, other)
+
+
+def test_rows_that_lie_apart_are_read_where_they_lie():
+    fused = torch.randn(3, 4, 8)
+    cos, sin = torch.randn(3, 1, 8), torch.randn(3, 1, 8)
+    graph = ReqGraph(recorder=TapeRecorder())
+    graph.record(lambda: ops.rotate(fused[:, 1:3], cos, sin), bucket=(3, 0))
+    fused.normal_()
+    assert torch.equal(graph.replay((3, 0)), ops.rotate(fused[:, 1:3].clone(), cos, sin))
+
+
+def test_a_packed_product_is_replayed_by_address():
+    layer = Linear(12, 20, bias=True)
+    layer.weight.data.normal_()
+    layer.bias.data.normal_()
+    layer.pack()
+    x = torch.randn(3, 12)
+    graph = ReqGraph(recorder=TapeRecorder())
+    graph.record(lambda: layer(x), bucket=(3, 0))
+    x.normal_()
+    assert torch.equal(graph.replay((3, 0)), layer(x))
+
+
+def test_a_replay_checks_block_numbers_too():
+    arguments = attention_arguments()
+    graph = ReqGraph(recorder=TapeRecorder())
+    graph.record(lambda: results("paged_attention", arguments), bucket=(2, 0))
+    arguments[3][1, 0] = 3
+    with pytest.raises(IndexError, match="block number is out of range"):
+        graph.replay((2, 0))

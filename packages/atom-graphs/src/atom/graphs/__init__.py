@@ -1,5 +1,6 @@
 """Region graphs: device graphs that break only where the host is needed, and the forward's side channel."""
 
+from atom.graphs.bound_calls import bind_replays
 from atom.graphs.cuda_recorder import CUDARecorder
 from atom.graphs.dispatch import ForwardMode
 from atom.graphs.draft_graph import DraftGraph
@@ -73,6 +74,7 @@ __all__ = [
     "TapeRefusedError",
     "TokenGraph",
     "Verification",
+    "bind_replays",
     "decode_bucket_splits",
     "decode_ubatch_request_ranges",
     "drain_nccl_works",

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from atom.graphs import recorder
+from atom.graphs.bound_calls import bound
 from atom.graphs.crossing import Crossing, frozen_call
 from atom.graphs.errors import RegionRefusedError, TapeRefusedError
 from atom.graphs.inlining import check_inline
@@ -63,6 +64,8 @@ class _Tape:
     calls: list[Callable[[], Any]] = field(default_factory=list)
     ops: list[Callable[[], Any]] = field(default_factory=list)
     """Of the segment under way."""
+    held: list[Any] = field(default_factory=list)
+    """What bound calls of the segment under way read and write."""
     running: list[_Op] = field(default_factory=list)
     inlined: list[str] = field(default_factory=list)
     inside_opaque: bool = False
@@ -180,7 +183,19 @@ class TapeRecorder:
         effects = func._schema.is_mutable or func.namespace not in ("aten", "prims")
         if not effects and not self._made(result, tensors):
             return result  # a view: its address is as fixed as its base's
-        return self._write_down(str(func), lambda: frozen_call(fn, args, kwargs, self._pool), tensors, result)
+        freeze = partial(frozen_call, fn, args, kwargs, self._pool)
+        again = None if kwargs else partial(self._bound, func, args)
+        return self._write_down(str(func), freeze, tensors, result, again)
+
+    def _bound(
+        self, func: Any, args: tuple[Any, ...], results: list[torch.Tensor]
+    ) -> Callable[[], Any] | None:
+        frozen = map_tensors(args, self._pool.view)
+        with recorder.suspended():  # it may ask for addresses
+            call = bound(func, frozen, results)
+        if call is not None:
+            self._tape.held.append((frozen, results))
+        return call
 
     def _on_host(self, tensor: torch.Tensor) -> bool:
         return is_host_data(tensor) or tensor.device.type != self._device.type
@@ -231,10 +246,12 @@ class TapeRecorder:
         freeze: Callable[[], Callable[[], Any]] | None,
         inputs: Sequence[torch.Tensor],
         result: Any,
+        again: Callable[[list[torch.Tensor]], Callable[[], Any] | None] | None = None,
     ) -> Any:
         """Notes a call that has just run; what it made moves to the pool, where each replay puts it again.
 
-        Without `freeze` there is nothing to make again: the call only gave memory.
+        Without `freeze` there is nothing to make again: the call only gave memory. `again` may have a call
+        that makes results where they lie.
         """
         outs = tensors_in(result)
         if outs and all(t.device.type != self._device.type for t in outs):
@@ -247,15 +264,16 @@ class TapeRecorder:
         placed = {id(t): placement.copy(t) for t in made}
         if freeze is not None:
             sinks = [self._pool.view(placed[id(t)]) if id(t) in placed else None for t in outs]
-            self._tape.ops.append(_taped(freeze(), result, sinks))
+            in_place = again([t for t in sinks if t is not None]) if again is not None else None
+            self._tape.ops.append(_taped(freeze(), result, sinks) if in_place is None else in_place)
         return map_tensors(result, lambda t: placed.get(id(t), t))
 
     def _end_segment(self) -> None:
         tape = self._tape
         if tape.ops:
             tape.nodes.append(Segment(len(tape.ops), "ops"))
-            tape.calls.append(partial(_run, tuple(tape.ops)))
-            tape.ops = []
+            tape.calls.append(partial(_run, tuple(tape.ops), tape.held))
+            tape.ops, tape.held = [], []
 
     def _check_nothing_persists(self, tape: _Tape) -> None:
         exempt = tape.before | tape.pinned
@@ -270,7 +288,7 @@ class TapeRecorder:
             )
 
 
-def _run(ops: tuple[Callable[[], Any], ...]) -> None:
+def _run(ops: tuple[Callable[[], Any], ...], held: list[Any]) -> None:
     for op in ops:
         op()
 

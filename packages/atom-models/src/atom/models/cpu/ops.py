@@ -7,14 +7,19 @@ fuses those.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from atom.compile import direct_register_custom_op
+from atom.graphs import bind_replays
+from atom.models.cpu import calls
 from atom.models.cpu.build import cpu_kernels
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from atom.models.cpu.calls import Call
     from atom.models.cpu.kernels import CpuKernels
 
 
@@ -147,3 +152,34 @@ for _name, _run, _mutated, _fake in (
     ("cpu_write_cache", _write_cache, ["cache"], None),
 ):
     direct_register_custom_op(_name, _run, mutates_args=_mutated, fake_impl=_fake, dispatch_key="CPU")
+
+
+def _bind(name: str, make: Callable[[tuple[Any, ...], Sequence[torch.Tensor]], Call | None]) -> None:
+    def binder(args: tuple[Any, ...], results: Sequence[torch.Tensor]) -> Callable[[], None] | None:
+        call = make(args, results)
+        return None if call is None else _kernels().repeatable(call)
+
+    bind_replays(getattr(torch.ops.aiter, name).default, binder)
+
+
+def _dense(*tensors: torch.Tensor) -> bool:
+    return all(x.is_contiguous() for x in tensors)
+
+
+_bind(
+    "cpu_rms_norm",
+    lambda a, out: calls.rms_norm(a[0], None, a[1], a[2], out[0], None) if _dense(a[0], *out) else None,
+)
+_bind(
+    "cpu_add_rms_norm",
+    lambda a, out: calls.rms_norm(*a, *out) if _dense(a[0], a[1], *out) else None,
+)
+_bind("cpu_silu_mul", lambda a, out: calls.silu_mul(a[0], out[0]) if _dense(a[0], *out) else None)
+_bind(
+    "cpu_rotate",
+    lambda a, out: (
+        calls.rotate(a[0], a[1], a[2], out[0]) if calls.rows_apart(a[0]) and _dense(*a[1:], *out) else None
+    ),
+)
+_bind("cpu_paged_attention", lambda a, _: calls.paged_attention(*a) if calls.rows_apart(a[0]) else None)
+_bind("cpu_write_cache", lambda a, _: calls.write_cache(*a) if calls.rows_apart(a[1]) else None)

@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from atom.models.cpu import calls
 from atom.models.cpu.build import cpu_kernels
 from atom.models.layers.prepacked import PackedProduct
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from atom.models.cpu.kernels import CpuKernels
 
 _LARGEST = torch.finfo(torch.float16).max
@@ -22,12 +25,17 @@ class PanelProduct(PackedProduct):
         """`weight` `[out, in]` is float32 or float16."""
         super().__init__(weight.shape[0])
         self.name = f"{str(weight.dtype).removeprefix('torch.')} panels"
-        self._multiply = kernels.linear
+        self._kernels = kernels
         self._panels = kernels.pack(weight)
         self._bias = None if bias is None else bias.detach().contiguous()
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return self._multiply(x, self._panels, self._bias, self.out_features)
+        return self._kernels.linear(x, self._panels, self._bias, self.out_features)
+
+    def bind(self, x: torch.Tensor, y: torch.Tensor) -> Callable[[], None] | None:
+        if not (x.is_contiguous() and y.is_contiguous()):
+            return None
+        return self._kernels.repeatable(calls.linear(x, self._panels, self._bias, y))
 
 
 def panel_product(

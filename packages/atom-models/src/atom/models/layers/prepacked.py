@@ -5,10 +5,15 @@ from __future__ import annotations
 import itertools
 import weakref
 from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
 
 import torch
 
 from atom.compile import direct_register_custom_op
+from atom.graphs import bind_replays
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _numbers = itertools.count()
 _products: weakref.WeakValueDictionary[int, PackedProduct] = weakref.WeakValueDictionary()
@@ -34,6 +39,10 @@ class PackedProduct(ABC):
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """`[rows, out]` of `[rows, in]`, new, in the dtype of `x`."""
 
+    def bind(self, x: torch.Tensor, y: torch.Tensor) -> Callable[[], None] | None:
+        """A call that puts the product with `x` into `y`, any number of times; None if there is none."""
+        return None
+
 
 def is_traced() -> bool:
     """Whether the operations called now are being written down: by a compiler, or by a dispatch mode."""
@@ -56,4 +65,8 @@ def _packed_linear_fake(x: torch.Tensor, token: torch.Tensor, out_features: int)
 
 direct_register_custom_op(
     "packed_linear", _packed_linear, mutates_args=[], fake_impl=_packed_linear_fake, dispatch_key="CPU"
+)
+bind_replays(
+    torch.ops.aiter.packed_linear.default,
+    lambda args, results: _products[int(args[1])].bind(args[0], results[0]),
 )
