@@ -26,11 +26,11 @@ except ModelLoadError as error:
 pytestmark = pytest.mark.slow
 
 
-def engine_of(*, num_kv_blocks, compilation=None, **settings):
+def engine_of(*, num_kv_blocks, compilation=None, dtype="float32", **settings):
     return LLMEngine(
         Config(
             MODEL,
-            model_config=ModelConfig(device="cpu", dtype="float32", max_model_len=512),
+            model_config=ModelConfig(device="cpu", dtype=dtype, max_model_len=512),
             kv_cache_config=KVCacheConfig(num_kv_blocks=num_kv_blocks),
             compilation_config=compilation or CompilationConfig(),
             **settings,
@@ -51,6 +51,12 @@ def test_20_answers_of_64_tokens_run_8_at_a_time_in_a_small_cache():
     assert engine.stats().reused_prompt_tokens > 0
     assert outputs[0].text is not None
     assert outputs[0].text.startswith("The capital of France is Paris.")
+
+
+def test_the_default_number_format_keeps_the_first_16_tokens_of_20_answers():
+    engine = engine_of(num_kv_blocks=400, dtype="auto", max_num_seqs=20)
+    outputs = engine.generate(PROMPTS, SamplingParams(max_tokens=16))
+    assert [output.token_ids for output in outputs] == [answer[:16] for answer in EXPECTED]
 
 
 @pytest.mark.parametrize("mode", list(CUDAGraphMode))
