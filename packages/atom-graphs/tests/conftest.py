@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -56,6 +57,9 @@ def _kind(name: str) -> Kind:
     device = torch.device("cpu" if name == "tape" else "cuda")
     if name not in _recorders:
         _recorders[name] = CUDARecorder(device) if name == "cuda" else TapeRecorder(device)
+    arena = getattr(_recorders[name].pool, "arena", None)
+    if arena is not None and arena.live:
+        gc.collect()  # the traceback of another test's error may hold what its region made
     return Kind(name, _recorders[name], device)
 
 
