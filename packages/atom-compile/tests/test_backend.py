@@ -11,6 +11,7 @@ import torch
 
 import atom.compile.backend
 import atom.compile.compiler_interface
+import atom.compile.manager
 import atom.compile.piecewise_backend
 import atom.utils.backends
 import atom.utils.compiler_inferface
@@ -152,3 +153,38 @@ def test_a_debug_dump_holds_graphs_and_code(config_for: Any, stack_of: Any, tmp_
     assert {"split_graph_0/submod_1_splitting.py", "split_graph_0/submod_2_piece.py"} <= names
     assert "atom_test.attend" in (folder / "traced_graph_0.py").read_text()
     assert "__compiled_fn" in (folder / "bytecode_0.txt").read_text()
+
+
+@pytest.mark.parametrize("limit", [2**20, 8])
+def test_a_bound_that_compiling_adds_changes_no_later_piece(
+    compilers: Any, config_for: Any, stack_of: Any, new_process: Any, monkeypatch: Any, limit: int
+) -> None:
+    """Inductor bounds sizes on a GPU, for 32-bit indices, when it compiles a piece, not when it loads one."""
+    make = atom.compile.manager.make_compiler
+
+    def make_bounding(config: Any) -> Any:
+        compiler: Any = make(config)
+        compile_one = compiler.compile
+
+        def bounded(graph: Any, example_inputs: Any, *rest: Any) -> Any:
+            for value in example_inputs:
+                if isinstance(value, torch.SymInt):
+                    bool(value * 4 <= 4 * limit)
+            return compile_one(graph, example_inputs, *rest)
+
+        compiler.compile = bounded
+        return compiler
+
+    monkeypatch.setattr("atom.compile.manager.make_compiler", make_bounding)
+    ids = torch.arange(6)
+    cold = stack_of(config_for(), layers=6)
+    assert torch.equal(cold(ids), cold.forward(ids))
+    assert compilation_counter.num_backend_compilations == 3
+    new_process()
+    warm = stack_of(config_for(), layers=6)
+    warm(ids)
+    assert compilation_counter.num_backend_compilations == 0
+    assert compilation_counter.num_cache_hits == 3
+    larger = torch.arange(12)  # beyond the smaller limit every piece is compiled for another range
+    assert warm(larger).shape[0] == 12
+    assert (compilation_counter.num_backend_compilations > 0) == (limit < 12)

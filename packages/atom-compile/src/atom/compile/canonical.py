@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,10 @@ if TYPE_CHECKING:
 
     import sympy  # type: ignore[import-untyped]
 
-__all__ = ["CanonicalGraph", "UncacheableError", "canonicalize", "traced_values"]
+__all__ = ["CanonicalGraph", "UncacheableError", "canonicalize", "remember_bounds", "traced_values"]
+
+# By shape environment: the bounds of its symbols as tracing left them.
+_bounds: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
 
 _KERNEL_WRAPPERS = ("triton_kernel_wrapper_mutation", "triton_kernel_wrapper_functional")
 
@@ -91,7 +95,7 @@ class _Symbols:
         self.order.append(symbol)
         self.hints.append(_hint(shape_env, symbol))
         self._names[symbol] = name
-        bounds = shape_env.bound_sympy(symbol)
+        bounds = _bounds.get(shape_env, {}).get(symbol) or shape_env.bound_sympy(symbol)
         self._ranges.append((name, bounds.lower, bounds.upper))
 
     def range_lines(self) -> list[str]:
@@ -99,6 +103,16 @@ class _Symbols:
             f"range {name} {lower} {'oo' if upper == int_oo else upper}"
             for name, lower, upper in self._ranges
         ]
+
+
+def remember_bounds(shape_env: Any) -> None:
+    """Describe graphs of this shape environment with the bounds that its symbols have now.
+
+    Compiling a piece may narrow them (on a GPU, to sizes that 32-bit indices reach), loading it does not:
+    pieces after it would have another text in a warm start than in a cold one.
+    """
+    if shape_env not in _bounds:
+        _bounds[shape_env] = {symbol: shape_env.bound_sympy(symbol) for symbol in shape_env.var_to_range}
 
 
 def traced_values(shape_env: Any) -> Mapping[sympy.Symbol, Any]:

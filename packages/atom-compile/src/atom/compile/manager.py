@@ -14,7 +14,7 @@ import torch
 from atom.compile.atomic_files import unique_name
 from atom.compile.cache_index import INDEX_NAME, IndexKey, read_index, update_index
 from atom.compile.cache_key import circumstances, digest_of, piece_digest
-from atom.compile.canonical import CanonicalGraph, UncacheableError, canonicalize
+from atom.compile.canonical import CanonicalGraph, UncacheableError, canonicalize, remember_bounds
 from atom.compile.compiler_interface import make_compiler
 from atom.compile.counter import compilation_counter
 from atom.compile.errors import ArtifactError
@@ -70,6 +70,9 @@ class _Request:
 # Pieces in use anywhere in this process, by digest: a second model of the same kind compiles nothing.
 _in_use: weakref.WeakValueDictionary[str, CompiledPiece] = weakref.WeakValueDictionary()
 
+# By shape environment: how many guards tracing left; those after them come from compiling pieces.
+_guards_traced: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+
 
 @dataclass
 class CompilerManager:
@@ -121,6 +124,10 @@ class CompilerManager:
     def new_graph(self) -> None:
         """Look at the circumstances again: settings may have changed since the last graph was compiled."""
         self._surroundings.clear()
+        shape_env = _current_shape_env()
+        if shape_env is not None:
+            remember_bounds(shape_env)
+            _guards_traced.setdefault(shape_env, len(shape_env.guards))
 
     def save_to_file(self) -> None:
         """Write the index; done when it cannot be."""
@@ -287,15 +294,23 @@ class CompilerManager:
             self.cache[key] = request.digest
 
 
+def _current_shape_env() -> Any:
+    context = torch._guards.TracingContext.try_get()
+    mode = None if context is None else context.fake_mode
+    return None if mode is None else mode.shape_env
+
+
 class _GuardsAdded:
-    """What a compiler comes to assume about sizes while it compiles a piece."""
+    """What a compiler comes to assume about sizes while it compiles a piece, or did for a piece before it:
+    what is known already is assumed without another guard.
+    """
 
     def __init__(self, canonical: CanonicalGraph | None) -> None:
         self._canonical = canonical
-        context = torch._guards.TracingContext.try_get()
-        mode = None if context is None else context.fake_mode
-        self._shape_env: Any = None if mode is None else mode.shape_env
-        self._before = 0 if self._shape_env is None else len(self._shape_env.guards)
+        self._shape_env = _current_shape_env()
+        self._before = 0
+        if self._shape_env is not None:
+            self._before = _guards_traced.get(self._shape_env, len(self._shape_env.guards))
 
     def conditions(self) -> list[Condition]:
         if self._shape_env is None or self._canonical is None:
@@ -304,9 +319,10 @@ class _GuardsAdded:
         replace: Callable[[Any], Any] = self._shape_env.replace
         if any(not replace(symbol).is_Symbol for symbol in self._canonical.symbols):
             return exactly(self._canonical.sizes)
-        return conditions_on(
-            [replace(guard.expr) for guard in added], self._canonical.names, self._canonical.sizes
-        )
+        expressions = [replace(guard.expr) for guard in added]
+        own = set(self._canonical.symbols)
+        about_it = [one for one in expressions if not own.isdisjoint(one.free_symbols)]
+        return conditions_on(about_it, self._canonical.names, self._canonical.sizes)
 
 
 def _serves(manifest: Manifest, sizes: dict[str, int]) -> bool:
