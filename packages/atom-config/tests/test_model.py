@@ -22,7 +22,7 @@ def test_a_dtype_is_one_of_four_words_in_any_case() -> None:
         ModelConfig(dtype="fp32")
 
 
-@pytest.mark.parametrize("length", [0, -5, 1.5, True])
-def test_a_context_length_is_at_least_one_token(length: int) -> None:
-    with pytest.raises(ConfigError, match="at least 1, or none"):
+@pytest.mark.parametrize("length", [0, 1, -5, 1.5, True])
+def test_a_context_has_room_for_a_prompt_and_an_answer(length: int) -> None:
+    with pytest.raises(ConfigError, match="at least 2, or none"):
         ModelConfig(max_model_len=length)

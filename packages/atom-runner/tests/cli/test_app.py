@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +24,13 @@ BAD_INPUT = [
     (["generate", "-p", b"\xff".decode(errors="surrogateescape")], "it holds U+DCFF"),
     (["generate", "--prompts-file", "no/such/file"], "no/such/file: No such file or directory"),
     (["generate", "--prompts-file", "."], ".: Is a directory"),
+    (["generate", "--prompts-file", ""], "--prompts-file is empty: give the path of a file, or -"),
+    (["generate", "-p", "a", "--max-model-len", "1"], "--max-model-len = 1 is not allowed"),
+    (["verify", "--tolerance", "nan"], "--tolerance = nan is not allowed; allowed: a number of at least 0"),
+    (["verify", "--tolerance", "inf"], "--tolerance = inf is not allowed"),
+    (["verify", "--tolerance=-1"], "--tolerance = -1 is not allowed"),
+    (["cache", "list", "--cache-dir", __file__], "test_app.py: a cache is a folder, this is a file"),
+    (["cache", "clear", "--cache-dir", __file__], "test_app.py: a cache is a folder, this is a file"),
     (["generate", "-p", "a", "--model", "no/such/model.gguf"], "no file or folder"),
     (["chat", "--model", "meta-llama/Llama-3.1-8B"], "nothing is downloaded here"),
     (["generate", "-p", "a", "--model", "FOLDER"], "a folder but no checkpoint: no config.json"),
@@ -150,3 +158,28 @@ def test_output_for_a_reader_that_has_gone_is_dropped() -> None:
     )
     result = python(code)
     assert (result.returncode, result.stderr) == (141, "")
+
+
+def with_closed(redirection: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    program = shlex.join([sys.executable, "-m", "atom.runner.cli.app", *arguments])
+    return subprocess.run(
+        ["sh", "-c", f"{program} {redirection}"], capture_output=True, text=True, check=False, timeout=240
+    )
+
+
+def test_a_closed_standard_output_is_said_before_any_work() -> None:
+    done = with_closed(">&-", "models")
+    assert done.returncode == 2
+    assert done.stderr == "atom-runner: error: standard output is closed: there is nowhere to write to\n"
+
+
+def test_a_closed_standard_input_has_no_request() -> None:
+    done = with_closed("<&-", "generate", "--prompts-file", "-")
+    assert done.returncode == 2
+    assert done.stderr == "atom-runner: error: standard input holds no request\n"
+
+
+def test_a_closed_standard_error_costs_the_messages_alone() -> None:
+    done = with_closed("2>&-", "models", "--json")
+    assert done.returncode == 0
+    assert "LlamaForCausalLM" in done.stdout

@@ -69,6 +69,8 @@ def test_a_dash_reads_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
         (b'{"prompt": "\\ud800"}', r"line 1: the prompt is not UTF-8 text: it holds U\+D800"),
         (b'{"messages": [{"role": "user", "content": "\\udc00"}]}', r"it holds U\+DC00"),
         ([], "line 1 is not a JSON object"),
+        (b'{"prompt": "a", "prompt": "b"}', "line 1: field 'prompt' is there twice"),
+        (b'{"messages": [{"role": "user", "content": "a", "role": "system"}]}', "'role' is there twice"),
         ({}, "line 1: needs exactly one of prompt, messages, prompt_token_ids; found none"),
         ({"prompt": "a", "messages": []}, "found prompt and messages"),
         ({"prompt": ""}, "line 1: prompt is empty"),

@@ -64,7 +64,7 @@ class ModelConfig(Settings):
         default=None,
         metadata=about(
             "Longest sequence, prompt and answer together, in tokens. none: the checkpoint's own limit.",
-            Integer(optional=True),
+            Integer(at_least=2, optional=True),
             key=IN_KEY,
         ),
     )

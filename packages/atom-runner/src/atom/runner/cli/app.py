@@ -82,8 +82,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     leading = _leading(arguments)
     debug = "--debug" in arguments[:leading]
-    console.prepare_streams(debug=debug)
     try:
+        console.prepare_streams(debug=debug)
         code = app(_with_verb(arguments, leading), prog_name=console.PROGRAM, standalone_mode=False)
         sys.stdout.flush()
         return int(code or 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
@@ -97,7 +98,10 @@ def clear(*, cache_dir: CacheDir = "", as_json: AsJson = False) -> int:
 
 
 def _root(cache_dir: str) -> Path:
-    return CompilationConfig(cache_dir=cache_dir).cache_root()
+    root = CompilationConfig(cache_dir=cache_dir).cache_root()
+    if root.exists() and not root.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, "a cache is a folder, this is a file", str(root))
+    return root
 
 
 def _plain(fields: dict[str, Any]) -> dict[str, Any]:

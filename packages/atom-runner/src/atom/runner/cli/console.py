@@ -7,7 +7,10 @@ import json
 import logging
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from atom.runner.errors import RunnerError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,7 +80,19 @@ def progress_bars() -> Iterator[Progress]:
 
 
 def prepare_streams(*, debug: bool) -> None:
-    """UTF-8 both ways whatever the locale, and log lines that look like the rest of what we say."""
+    """UTF-8 both ways whatever the locale, and log lines that look like the rest of what we say.
+
+    A process may be started with its streams closed: then there is nothing to read, and nobody to tell.
+
+    Raises:
+        RunnerError: standard output is closed, so that an answer would be lost.
+    """
+    if sys.stdin is None:
+        sys.stdin = Path(os.devnull).open(encoding="utf-8")  # noqa: SIM115 (for the whole process)
+    if sys.stderr is None:
+        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
+    if sys.stdout is None:
+        raise RunnerError("standard output is closed: there is nowhere to write to")
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")

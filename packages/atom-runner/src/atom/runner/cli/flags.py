@@ -40,6 +40,8 @@ _METAVARS = {
 _DEFAULTS = {
     "model": "the installed SmolLM2-135M",
     "compilation_config.level": "3 on a GPU, 0 on the CPU",
+    "compilation_config.cudagraph_mode": "TR_HYBRID at level 3, NONE below",
+    "compilation_config.cudagraph_capture_sizes": "a ladder up to --max-num-seqs; on the CPU 1,2,4,8",
 }
 """Where a command line's default is not the field's own."""
 _NOT_FLAGS = ("seed",)

@@ -68,9 +68,11 @@ def rows_from_file(name: str, params: SamplingParams, *, raw: bool) -> list[Row]
     """A row for each line of a JSONL file, `-` for standard input; blank lines count for nothing.
 
     Raises:
-        PromptError: there is no line with a request.
+        PromptError: no file is named, or it has no line with a request.
         OSError: the file cannot be read.
     """
+    if not name:
+        raise PromptError("--prompts-file is empty: give the path of a file, or - for standard input")
     raw_bytes = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
     lines = [
         (number, line) for number, line in enumerate(raw_bytes.split(b"\n"), start=1) if line.strip(b" \t\r")
@@ -85,15 +87,27 @@ def rows_from_file(name: str, params: SamplingParams, *, raw: bool) -> list[Row]
 
 def _row_from_line(index: int, label: str, line: bytes, params: SamplingParams, *, raw: bool) -> Row:
     try:
-        fields = json.loads(line.decode("utf-8-sig"))
+        fields = json.loads(line.decode("utf-8-sig"), object_pairs_hook=_object)
     except UnicodeDecodeError as error:
         byte = f"byte {error.start + 1} is 0x{line[error.start]:02x}"
         return Row(index, label, error=f"{label} is not UTF-8 text: {byte}")
+    except PromptError as error:
+        return Row(index, label, error=f"{label}: {error}")
     except (ValueError, RecursionError) as error:
         return Row(index, label, error=f"{label} is not JSON: {error}")
     if not isinstance(fields, dict):
         return Row(index, label, error=f"{label} is not a JSON object")
     return _row(index, label, fields, params, raw=raw)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object, in which a name that stands twice would silently mean its last value."""
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise PromptError(f"field {twice!r} is there twice")
+    return fields
 
 
 def _row(index: int, label: str, fields: dict[str, Any], params: SamplingParams, *, raw: bool) -> Row:

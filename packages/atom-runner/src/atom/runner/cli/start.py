@@ -24,6 +24,7 @@ def start_engine(flags: EngineFlags) -> LLMEngine:
     """An engine for the model and settings that were given.
 
     Where no level was, the command line takes 3 on a GPU, with its default graph mode, and 0 on the CPU.
+    Where graphs are recorded on the CPU and no ladder was given, it is short.
 
     Raises:
         ConfigError: settings that do not go together.
@@ -37,6 +38,10 @@ def start_engine(flags: EngineFlags) -> LLMEngine:
     on_gpu = resolve_device(config.model_config.device).type == "cuda"
     if on_gpu and _LEVEL not in flags.values and not config.enforce_eager:
         flags = dataclasses.replace(flags, values={**flags.values, _LEVEL: _LEVEL_ON_GPU})
+        config = flags.config(path)
+    if not on_gpu and config.capture_sizes and not set(_LADDERS) & set(flags.values):
+        ladder = [size for size in _SHORT_LADDER if size <= config.max_num_seqs]
+        flags = dataclasses.replace(flags, values={**flags.values, _LADDERS[0]: ladder})
         config = flags.config(path)
     with progress_bars() as progress:
         return LLMEngine(config, progress=progress)
@@ -54,10 +59,8 @@ def start_recorded_engine(flags: EngineFlags) -> LLMEngine:
     values = dict(flags.values)
     if not {_LEVEL, _MODE} & set(values):
         values[_MODE] = CUDAGraphMode.TR_HYBRID
-    on_cpu = resolve_device(values.get("model_config.device", "auto")).type == "cpu"
-    if on_cpu and not set(_LADDERS) & set(values):
-        limit = values.setdefault("max_num_seqs", _SHORT_LADDER[-1])
-        values[_LADDERS[0]] = [size for size in _SHORT_LADDER if size <= limit]
+    if resolve_device(values.get("model_config.device", "auto")).type == "cpu":
+        values.setdefault("max_num_seqs", _SHORT_LADDER[-1])
     return start_engine(dataclasses.replace(flags, values=values))
 
 

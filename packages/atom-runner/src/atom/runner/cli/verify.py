@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated
 
 import typer
@@ -37,6 +38,10 @@ def verify(
     exit code is 2 where a difference is larger. Where neither level nor graph mode is given the mode is
     TR_HYBRID. Where no ladder is, the CPU's is 1, 2, 4, 8.
     """
+    if not (math.isfinite(tolerance) and tolerance >= 0):
+        raise typer.BadParameter(
+            f"--tolerance = {tolerance:g} is not allowed; allowed: a number of at least 0"
+        )
     llm = start_recorded_engine(engine)
     from atom.runner.verify import verify_buckets
 
