@@ -112,7 +112,8 @@ class GraphCapture:
     def _record_hybrid(self, bs: int) -> None:
         self._record_tokens([self._query_len] * bs, is_prefill=False)
         graphs = self._token_graphs()
-        if graphs and all(graph.bucket_fixed for graph in graphs):
+        breaks = any(recording.regions for graph in graphs for recording in graph.recordings().values())
+        if breaks and all(graph.bucket_fixed for graph in graphs):
             # Nothing in the units needs the host at a fixed bucket: uniform decode can do without the breaks.
             self._record_request(bs)
 

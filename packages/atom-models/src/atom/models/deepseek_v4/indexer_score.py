@@ -18,6 +18,7 @@ import torch
 from atom.compile import direct_register_custom_op
 from atom.compile.split import mark_spliting_op
 from atom.graphs import eager_region
+from atom.graphs.forward_context import get_forward_context
 from atom.models.deepseek_v4.step import SEQUENCE, Step, step_of
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def v4_index_logits(
     layer_id: int,
     width: int,
 ) -> torch.Tensor:
-    """Float32 scores `[rows, width]`; in prefill only as wide as the step's longest sequence needs.
+    """Float32 scores `[rows, width]`.
 
     The score of an entry is the sum over heads of `weight * relu(query . key)`.
 
@@ -89,6 +90,10 @@ def v4_index_logits(
 def v4_index_picks(logits: torch.Tensor, positions: torch.Tensor, ratio: int, top_k: int) -> torch.Tensor:
     """Numbers of the best entries in each row's band, int64 `[rows, top_k]`, best first, -1 where there are
     fewer. Of equal scores the earlier entry is better."""
+    context = get_forward_context()
+    if context.context is not None and context.context.is_prefill:
+        # What no sequence of the step has need not be sorted.
+        logits = logits[:, : context.attn_metadata.max_seqlen_k // ratio]  # type: ignore[union-attr]
     visible = ((positions + 1) // ratio).unsqueeze(1)
     column = torch.arange(logits.shape[1], device=logits.device)
     banded = torch.where(column < visible, logits, float("-inf"))
@@ -102,9 +107,7 @@ def _planned_logits(step: Step, query: torch.Tensor, weights: torch.Tensor, widt
     """Sequence after sequence, no entry scored that nobody sees; reads the host's lengths."""
     pool, index, ratio = step.caches["index_keys"], step.layer.index_format, step.layer.ratio
     metadata, rows_per_block = step.metadata, pool.shape[1]
-    if step.is_prefill:
-        width = max(metadata.seq_lens_host, default=0) // ratio
-    logits = query.new_zeros((query.shape[0], width), dtype=torch.float32)
+    logits = query.new_empty((query.shape[0], width), dtype=torch.float32)
     begin = 0
     for sequence, (query_len, seq_len) in enumerate(
         zip(metadata.query_lens_host, metadata.seq_lens_host, strict=True)
