@@ -87,8 +87,9 @@ def test_a_cpus_memory_is_not_measured():
 def test_a_gpu_gives_what_utilization_leaves():
     device = torch.device("cuda")
     total = torch.cuda.mem_get_info(device)[1]
-    half, less = (device_budget(device, 0.5, reserve_bytes=reserve) for reserve in (0, 1 << 30))
+    half, less = (device_budget(device, 0.5, reserve_bytes=reserve) for reserve in (0, 1 << 33))
     assert half <= total // 2
-    assert half - less == 1 << 30
+    # Between two looks others may take or give back some: a tenth of what was reserved at most.
+    assert abs(half - less - (1 << 33)) < (1 << 33) / 10
     with pytest.raises(KVCacheError, match=r"gpu_memory_utilization=0\.5 allows"):
         device_budget(device, 0.5, reserve_bytes=total)

@@ -143,6 +143,7 @@ class GraphCapture:
         it.
 
         It is recorded twice: the second time shows what a recording costs beyond the memory that all share.
+        Never negative: what somebody else gave back meanwhile is not ours to count on.
 
         Raises:
             CaptureError: it failed.
@@ -153,14 +154,14 @@ class GraphCapture:
             return 0
         kept: list[Any] = []
         try:
-            taken = [self._taken_by_trial(kept) for _ in range(2)]
+            first, further = (max(0, self._taken_by_trial(kept)) for _ in range(2))
         except GraphError as error:
             raise CaptureError(str(error)) from error
         finally:
             kept.clear()
             reset_forward_context()
         torch.cuda.empty_cache()
-        return taken[0] + (len(jobs) - 1) * max(0, taken[1])
+        return first + (len(jobs) - 1) * further
 
     def _taken_by_trial(self, kept: list[Any]) -> int:
         runner, bs = self._runner, max(self._runner.capture_sizes)
