@@ -153,3 +153,21 @@ def test_threads_do_not_change_a_bit(kernels):
         torch.set_num_threads(before)
     assert torch.equal(results[0], results[1])
     assert torch.equal(results[0], results[2])
+
+
+def test_arguments_that_do_not_fit_are_refused_and_never_read_past_their_end(kernels):
+    panels = kernels.pack(torch.randn(40, 16))
+    with pytest.raises(ValueError, match=r"float32 \[rows, 16\], not torch.float32 \[3, 8\]"):
+        kernels.linear(torch.randn(3, 8), panels, None, 40)
+    with pytest.raises(ValueError, match=r"not torch.float64"):
+        kernels.linear(torch.randn(3, 16, dtype=torch.float64), panels, None, 40)
+    with pytest.raises(ValueError, match=r"a norm of \[2, 8\] by a weight torch.float32 \[4\]"):
+        kernels.rms_norm(torch.randn(2, 8), torch.ones(4), 1e-6)
+    with pytest.raises(ValueError, match="with a residual"):
+        kernels.add_rms_norm(torch.randn(2, 8), torch.randn(1, 8), torch.ones(8), 1e-6)
+    cache, output = torch.zeros(2, 16, 1, 16), torch.zeros(1, 1, 16)
+    tables, lens = torch.ones(1, 1, dtype=torch.int32), torch.tensor([17], dtype=torch.int32)
+    with pytest.raises(IndexError, match="out of range"):  # a table of 16 tokens for 17
+        kernels.paged_attention(torch.zeros(1, 1, 16), cache, cache, tables, lens, output, 1, 1.0)
+    with pytest.raises(ValueError, match=r"are int32, not torch\.int64"):
+        kernels.paged_attention(torch.zeros(1, 1, 16), cache, cache, tables.long(), lens, output, 1, 1.0)

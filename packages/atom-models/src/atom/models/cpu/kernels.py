@@ -87,14 +87,25 @@ class CpuKernels:
     def linear(
         self, x: torch.Tensor, panels: torch.Tensor, bias: torch.Tensor | None, out_features: int
     ) -> torch.Tensor:
-        """`[rows, out_features]` of `[rows, in]` and a weight from `pack`."""
+        """`[rows, out_features]` of `[rows, in]` and a weight from `pack`.
+
+        Raises:
+            ValueError: `x` is of another width or number format than the weight was packed for.
+        """
+        if x.dtype is not torch.float32 or x.dim() != 2 or x.shape[1] != panels.shape[1]:
+            raise ValueError(f"a product of float32 [rows, {panels.shape[1]}], not {x.dtype} {list(x.shape)}")
         x = x.contiguous()
         y = x.new_empty((x.shape[0], out_features))
         self.run(calls.linear(x, panels, bias, y))
         return y
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-        """`x / sqrt(mean(x²) + eps) * weight` over the last dimension; same shape."""
+        """`x / sqrt(mean(x²) + eps) * weight` over the last dimension; same shape.
+
+        Raises:
+            ValueError: `weight` is not float32, or of another width.
+        """
+        _check_norm(x, weight)
         x = x.contiguous()
         y = torch.empty_like(x)
         self.run(calls.rms_norm(x, None, weight, eps, y, None))
@@ -103,7 +114,14 @@ class CpuKernels:
     def add_rms_norm(
         self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """`x + residual` normalised, and `x + residual`; both of the same shape."""
+        """`x + residual` normalised, and `x + residual`; both of the same shape.
+
+        Raises:
+            ValueError: see `rms_norm`; or the two are no equals.
+        """
+        _check_norm(x, weight)
+        if residual.shape != x.shape or residual.dtype is not x.dtype:
+            raise ValueError(f"{list(x.shape)} with a residual {residual.dtype} {list(residual.shape)}")
         x, residual = x.contiguous(), residual.contiguous()
         y, total = torch.empty_like(x), torch.empty_like(x)
         self.run(calls.rms_norm(x, residual, weight, eps, y, total))
@@ -145,8 +163,13 @@ class CpuKernels:
         A row sees the tokens up to its own; one without any sees the first of its first block.
 
         Raises:
-            IndexError: a table names a block that the cache does not have.
+            IndexError: a table names a block that the cache does not have, or is too short.
+            ValueError: tables or lengths are not int32.
         """
+        if block_tables.dtype is not torch.int32 or seq_lens.dtype is not torch.int32:
+            raise ValueError(
+                f"block tables and lengths are int32, not {block_tables.dtype}, {seq_lens.dtype}"
+            )
         query = query if calls.rows_apart(query) else query.contiguous()
         chosen = (k_cache, v_cache, block_tables, seq_lens)
         self.run(calls.paged_attention(query, *chosen, output, query_len, scale))
@@ -159,3 +182,8 @@ class CpuKernels:
         """
         rows = rows if calls.rows_apart(rows) else rows.contiguous()
         self.run(calls.write_cache(cache, rows, slots))
+
+
+def _check_norm(x: torch.Tensor, weight: torch.Tensor) -> None:
+    if weight.dtype is not torch.float32 or weight.shape != x.shape[-1:]:
+        raise ValueError(f"a norm of {list(x.shape)} by a weight {weight.dtype} {list(weight.shape)}")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def has_paged_kernel(query: torch.Tensor, cache: torch.Tensor) -> bool:
     """Whether the kernel takes queries `[rows, heads, head_dim]` and caches like these."""
-    if not ops.has_kernel(query) or cache.dtype != torch.float32:
+    if not ops.has_kernel(query) or cache.dtype is not torch.float32 or not cache.is_contiguous():
         return False
     kernels = cpu_kernels()
     return kernels is not None and kernels.has_head_dim(query.shape[2])

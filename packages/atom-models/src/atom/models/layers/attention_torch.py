@@ -24,7 +24,7 @@ def write_cache(cache: torch.Tensor, rows: torch.Tensor, slot_mapping: torch.Ten
     """Put row `i` of `rows` into slot `slot_mapping[i]`; rows without a slot stay out."""
     if rows.shape[0] != slot_mapping.shape[0]:
         rows = rows[: slot_mapping.shape[0]]
-    if ops.has_kernel(rows) and cache.dtype == rows.dtype:
+    if ops.has_kernel(rows) and cache.dtype == rows.dtype and cache.is_contiguous():
         ops.write_cache(cache, rows, slot_mapping)
         return
     rows = rows if rows.dtype == cache.dtype else rows.to(cache.dtype)

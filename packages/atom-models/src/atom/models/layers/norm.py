@@ -27,13 +27,13 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """`[rows, hidden]` or `[rows, heads, head_dim]` normalised; same shape and dtype."""
-        if ops.has_kernel(x):
+        if ops.has_kernel(x) and self.weight.dtype is torch.float32:
             return ops.rms_norm(x, self.weight, self.eps)
         return F.rms_norm(x, self.shape, self.weight, self.eps)
 
     def add(self, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """`x + residual` normalised, and `x + residual`, the next layer's residual; both `[rows, hidden]`."""
-        if ops.has_kernel(x):
+        if ops.has_kernel(x) and self.weight.dtype is torch.float32:
             return ops.add_rms_norm(x, residual, self.weight, self.eps)
         total = x + residual
         return F.rms_norm(total, self.shape, self.weight, self.eps), total

@@ -15,7 +15,7 @@ typedef struct {
     const float *k, *v;
     int64_t row, block_size; /* numbers a token's row has in the cache, tokens a block has */
     const int32_t *table;
-    int64_t seen, blocks; /* tokens, blocks of the cache */
+    int64_t seen, width, blocks; /* tokens, entries of the table, blocks of the cache */
 } keys_t;
 
 /* One query head of `width` registers; a constant where this is inlined. A block number that the cache does not
@@ -32,7 +32,8 @@ INLINE int64_t attend_head(const int width, const float *query, const keys_t *ke
         for (int64_t t = 0; t < CHUNK; t++) score[t] = -INFINITY;
         float chunk_most = most;
         for (int64_t t = 0; t < count; t++) {
-            const int64_t token = first + t, block = keys->table[token / keys->block_size];
+            const int64_t token = first + t, entry = token / keys->block_size;
+            const int64_t block = entry < keys->width ? keys->table[entry] : -1;
             if (block < 0 || block >= keys->blocks) return block < 0 ? keys->blocks : block;
             at[t] = (block * keys->block_size + token % keys->block_size) * keys->row;
             vector products = q[0] * load(keys->k + at[t]);
@@ -85,8 +86,8 @@ EXPORT int64_t paged_attention(const float *query, const float *k_cache, const f
     for (int64_t task = 0; task < rows * heads; task++) {
         const int64_t r = task / heads, h = task % heads, s = r / query_len, head = h / grouped * head_dim;
         const int64_t seen = (int64_t)seq_lens[s] - query_len + r % query_len + 1;
-        const keys_t keys = {k_cache + head, v_cache + head,         kv_heads * head_dim, block_size,
-                             tables + s * width, seen > 1 ? seen : 1, blocks};
+        const keys_t keys = {k_cache + head,     v_cache + head,      kv_heads * head_dim, block_size,
+                             tables + s * width, seen > 1 ? seen : 1, width,               blocks};
         const int64_t wrong = attend_any(head_dim, query + r * stride + h * head_dim, &keys, scale,
                                          out + task * head_dim);
         if (wrong >= 0) {

@@ -110,12 +110,13 @@ INLINE void linear(const int half, const float *x, const char *weight, const flo
     float *tiles = rows == 1 ? NULL : malloc(rows * in * sizeof(float));
     if (tiles) pack_rows(x, tiles, rows, in);
     const float *input = tiles ? tiles : x;
+    const int64_t tallest = tiles ? TALL : 1; /* one row is its own tile: what is done without memory, too */
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t p = 0; p < panels; p++) {
         const int64_t left = out - p * PANEL, features = left < PANEL ? left : PANEL;
         float *to = y + p * PANEL, edge[TALL * PANEL];
-        for (int64_t first = 0; first < rows; first += TALL) {
-            const int64_t tall = rows - first < TALL ? rows - first : TALL;
+        for (int64_t first = 0; first < rows; first += tallest) {
+            const int64_t tall = rows - first < tallest ? rows - first : tallest;
             float *target = features == PANEL ? to + first * out : edge;
             one_panel(tall, half, input + first * in, weight + p * bytes, target, in, features == PANEL ? out : PANEL);
             for (int64_t r = 0; target == edge && r < tall; r++)
