@@ -55,17 +55,17 @@ def prompts():
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory, prompts):
-    """Folder of a tiny random Llama, and what transformers answers to the prompts; made once a kind."""
+    """Folder of a tiny random model, and what transformers answers to the prompts; made once a kind."""
     known = {}
 
-    def make(*, tied: bool, rope: str):
-        if (tied, rope) not in known:
+    def make(*, tied: bool = False, rope: str = "default", family: str = "Llama"):
+        if (tied, rope, family) not in known:
             torch.manual_seed(5)
-            config = transformers.LlamaConfig(
-                **SETTINGS, tie_word_embeddings=tied, rope_parameters=ROPE[rope]
+            config = getattr(transformers, f"{family}Config")(
+                **SETTINGS, head_dim=8, tie_word_embeddings=tied, rope_parameters=ROPE[rope]
             )
-            model = transformers.LlamaForCausalLM(config).eval()
-            folder = tmp_path_factory.mktemp("llama")
+            model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
+            folder = tmp_path_factory.mktemp(family)
             model.save_pretrained(folder)
             answers = []
             for prompt in prompts:
@@ -79,8 +79,8 @@ def saved(tmp_path_factory, prompts):
                         pad_token_id=0,
                     )
                 answers.append(full[0, len(prompt) :].tolist())
-            known[tied, rope] = folder, answers
-        return known[tied, rope]
+            known[tied, rope, family] = folder, answers
+        return known[tied, rope, family]
 
     return make
 
@@ -114,6 +114,24 @@ def test_greedy_answers_equal_transformers_own(saved, prompts, tied, rope):
     assert stats.preemptions > 0
     assert stats.kv_blocks_free == stats.kv_blocks
     assert {output.finish_reason for output in engine.generate(prompts)} <= {"stop", "length"}
+
+
+@pytest.mark.parametrize("level", range(4))
+@pytest.mark.parametrize("family", ["Mistral", "Qwen3"])
+def test_relatives_of_the_llama_answer_as_transformers_at_every_level_and_mode(saved, prompts, family, level):
+    folder, expected = saved(family=family)
+    for mode in ("NONE", "TR_HYBRID", "FULL", "FULL_DECODE_ONLY", "FULL_AND_TR_HYBRID"):
+        config = Config(
+            str(folder),
+            model_config=ModelConfig(device="cpu", dtype="float32"),
+            kv_cache_config=KVCacheConfig(block_size=8, num_kv_blocks=60),
+            compilation_config=CompilationConfig(
+                level=level, use_inductor=False, cudagraph_mode=mode, cudagraph_capture_sizes=[2, 8]
+            ),
+            max_num_seqs=9,
+            max_num_batched_tokens=24,
+        )
+        assert tokens(LLMEngine(config).generate(prompts, SamplingParams(max_tokens=MAX_TOKENS))) == expected
 
 
 @pytest.mark.parametrize("mode", list(CUDAGraphMode))

@@ -11,7 +11,9 @@ import torch
 from atom.config import Config, KVCacheConfig, ModelConfig
 from atom.graphs.forward_context import Context, KVCacheTensor, StaticForwardContext, forward_context
 from atom.models.checkpoint import open_checkpoint
-from atom.models.llama import LlamaConfig, LlamaForCausalLM
+from atom.models.llama import LlamaForCausalLM
+from atom.models.mistral import MistralForCausalLM
+from atom.models.qwen3 import Qwen3ForCausalLM
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -157,6 +159,7 @@ class Saved:
 
     path: Path
     reference: Any
+    model_class: type[LlamaForCausalLM] = LlamaForCausalLM
 
     def load(
         self,
@@ -173,8 +176,8 @@ class Saved:
             model_config=ModelConfig(**settings),
             kv_cache_config=KVCacheConfig(kv_cache_dtype=cache),
         )
-        model = LlamaForCausalLM(
-            LlamaConfig.from_hf(checkpoint.config),
+        model = self.model_class(
+            self.model_class.config_class.from_hf(checkpoint.config),
             atom_config=config,
             dtype=dtype,
             device=torch.device("cpu"),
@@ -208,6 +211,27 @@ def save_llama(tmp_path: Path) -> Callable[..., Saved]:
             parameter.data.normal_(0.0, 0.3)
         reference.save_pretrained(tmp_path / "llama")
         return Saved(tmp_path / "llama", reference)
+
+    return save
+
+
+@pytest.fixture(params=["mistral", "qwen3"])
+def save_relative(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Saved]:
+    """Saves a small random model of Llama's shape, each of them, as transformers does."""
+    import transformers
+
+    hf_config, hf_class, ours = {
+        "mistral": (transformers.MistralConfig, transformers.MistralForCausalLM, MistralForCausalLM),
+        "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM, Qwen3ForCausalLM),
+    }[request.param]
+
+    def save(**fields: Any) -> Saved:
+        torch.manual_seed(0)
+        reference = hf_class(hf_config(**{**TINY, "head_dim": 16, **fields})).eval()
+        for parameter in reference.parameters():
+            parameter.data.normal_(0.0, 0.3)
+        reference.save_pretrained(tmp_path / request.param)
+        return Saved(tmp_path / request.param, reference, ours)
 
     return save
 

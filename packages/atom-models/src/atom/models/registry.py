@@ -126,6 +126,8 @@ def _reporting(progress: LoadProgress | None) -> AbstractContextManager[Progress
 provider = AtomModels(
     {
         "LlamaForCausalLM": Architecture("atom.models.llama.model", "LlamaForCausalLM"),
+        "MistralForCausalLM": Architecture("atom.models.mistral.model", "MistralForCausalLM"),
+        "Qwen3ForCausalLM": Architecture("atom.models.qwen3.model", "Qwen3ForCausalLM"),
         "DeepseekV4ForCausalLM": Architecture("atom.models.deepseek_v4.model", "DeepseekV4ForCausalLM"),
     }
 )

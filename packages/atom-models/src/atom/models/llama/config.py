@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from atom.models.checkpoint.config_fields import ConfigFields
 
@@ -13,7 +13,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LlamaConfig:
-    """Sizes and settings of a Llama; names are Hugging Face's."""
+    """Sizes and settings of a Llama, and of models of its shape; names are Hugging Face's."""
+
+    title: ClassVar[str] = "Llama"
+    architecture: ClassVar[str] = "LlamaForCausalLM"
+    default_head_dim: ClassVar[int | None] = None
+    """Where a configuration names none; None: `hidden_size / num_attention_heads`."""
 
     vocab_size: int
     hidden_size: int
@@ -31,27 +36,27 @@ class LlamaConfig:
     mlp_bias: bool
 
     @classmethod
-    def from_hf(cls, config: Mapping[str, Any]) -> LlamaConfig:
+    def from_hf(cls, config: Mapping[str, Any]) -> Self:
         """The settings of a configuration in Hugging Face's names.
 
         Raises:
             ModelConfigError: a size is missing or not positive, heads do not fit together, or the checkpoint
                 wants something this model does not do.
         """
-        fields = ConfigFields(config, title="Llama", architecture="LlamaForCausalLM")
+        fields = ConfigFields(config, title=cls.title, architecture=cls.architecture)
         hidden_size = fields.size("hidden_size")
         heads = fields.size("num_attention_heads")
         kv_heads = fields.size("num_key_value_heads", heads)
         if heads % kv_heads:
             raise fields.fault("num_key_value_heads", f"a divisor of num_attention_heads, which is {heads}")
-        head_dim = fields.size("head_dim", hidden_size // heads)
+        head_dim = fields.size("head_dim", cls.default_head_dim or hidden_size // heads)
         if head_dim % 2:
             raise fields.fault("head_dim", "an even number")
         fields.require("hidden_act", "silu")
         fields.require("partial_rotary_factor", 1)
         fields.require("rope_parameters", None)
-        fields.require("sliding_window", None)
         return cls(
+            **cls.own_fields(fields),
             vocab_size=fields.size("vocab_size"),
             hidden_size=hidden_size,
             intermediate_size=fields.size("intermediate_size"),
@@ -67,3 +72,9 @@ class LlamaConfig:
             attention_bias=fields.switch("attention_bias"),
             mlp_bias=fields.switch("mlp_bias"),
         )
+
+    @classmethod
+    def own_fields(cls, fields: ConfigFields) -> dict[str, Any]:
+        """Fields that a class adds; refuses what it does not do."""
+        fields.require("sliding_window", None)
+        return {}

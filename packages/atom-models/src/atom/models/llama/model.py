@@ -66,14 +66,20 @@ class LlamaAttention(nn.Module):
     def forward(self, hidden_states: torch.Tensor, cos_sin: CosSin) -> torch.Tensor:
         """`[rows, hidden]` of `[rows, hidden]`; `cos_sin` as `RotaryEmbedding.forward` gives it."""
         heads = self.qkv_proj(hidden_states).view(-1, self.num_heads + 2 * self.num_kv_heads, self.head_dim)
-        turned = self.rotate(heads[:, : -self.num_kv_heads], cos_sin)
+        turned = self.rotate(self.normed(heads[:, : -self.num_kv_heads]), cos_sin)
         query, key = turned[:, : self.num_heads], turned[:, self.num_heads :]
         attended = self.attn(query, key, heads[:, -self.num_kv_heads :])
         return self.o_proj(attended)  # type: ignore[no-any-return]
 
+    def normed(self, heads: torch.Tensor) -> torch.Tensor:
+        """Query and key heads `[rows, heads + kv_heads, head_dim]` before they turn: a Llama's as is."""
+        return heads
+
 
 class LlamaDecoderLayer(nn.Module):
     """Attention and MLP, each behind a norm and added to what came in."""
+
+    attention_class: type[LlamaAttention] = LlamaAttention
 
     def __init__(
         self,
@@ -88,7 +94,7 @@ class LlamaDecoderLayer(nn.Module):
         super().__init__()
         hidden, eps = config.hidden_size, config.rms_norm_eps
         self.input_layernorm = RMSNorm(hidden, eps, dtype=dtype, device=device)
-        self.self_attn = LlamaAttention(
+        self.self_attn = self.attention_class(
             config, rotary, layer_id=layer_id, prefix=f"{prefix}.self_attn", dtype=dtype, device=device
         )
         self.post_attention_layernorm = RMSNorm(hidden, eps, dtype=dtype, device=device)
@@ -118,6 +124,8 @@ class LlamaDecoderLayer(nn.Module):
 class LlamaModel(nn.Module):
     """Embedding, layers and last norm: everything that is done for each row, so the unit that is recorded."""
 
+    layer_class: type[LlamaDecoderLayer] = LlamaDecoderLayer
+
     def __init__(
         self,
         config: LlamaConfig,
@@ -137,7 +145,7 @@ class LlamaModel(nn.Module):
             device=device,
         )
         self.layers = nn.ModuleList(
-            LlamaDecoderLayer(
+            self.layer_class(
                 config, self.rotary, layer_id=i, prefix=f"{prefix}.layers.{i}", dtype=dtype, device=device
             )
             for i in range(config.num_hidden_layers)
@@ -158,7 +166,8 @@ class LlamaModel(nn.Module):
 class LlamaForCausalLM(nn.Module):
     """A Llama with its head, as a runner drives it."""
 
-    config_class = LlamaConfig
+    config_class: type[LlamaConfig] = LlamaConfig
+    model_class: type[LlamaModel] = LlamaModel
 
     def __init__(
         self, config: LlamaConfig, *, atom_config: Config, dtype: torch.dtype, device: torch.device
@@ -169,7 +178,9 @@ class LlamaForCausalLM(nn.Module):
         self.dtype, self.device = dtype, device
         self.settings = atom_config.model_config
         self.kv_cache_dtype = atom_config.kv_cache_config.kv_cache_dtype
-        self.model = LlamaModel(config, atom_config=atom_config, prefix="model", dtype=dtype, device=device)
+        self.model = self.model_class(
+            config, atom_config=atom_config, prefix="model", dtype=dtype, device=device
+        )
         self.lm_head = LMHead(config.hidden_size, config.vocab_size, dtype=dtype, device=device)
         if config.tie_word_embeddings:
             self.lm_head.tie(self.model.embed_tokens)
