@@ -25,6 +25,10 @@ SETTINGS = {
     "eos_token_id": 2,
     "initializer_range": 0.3,  # far from uniform answers
 }
+EXPERTS = {
+    "Mixtral": {"num_local_experts": 5, "num_experts_per_tok": 2},
+    "Qwen3Moe": {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 48},
+}
 ROPE = {
     "default": {"rope_type": "default", "rope_theta": 10_000.0},
     "llama3": {
@@ -62,7 +66,10 @@ def saved(tmp_path_factory, prompts):
         if (tied, rope, family) not in known:
             torch.manual_seed(5)
             config = getattr(transformers, f"{family}Config")(
-                **SETTINGS, head_dim=8, tie_word_embeddings=tied, rope_parameters=ROPE[rope]
+                **SETTINGS | EXPERTS.get(family, {}),
+                head_dim=8,
+                tie_word_embeddings=tied,
+                rope_parameters=ROPE[rope],
             )
             model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
             folder = tmp_path_factory.mktemp(family)
@@ -117,7 +124,7 @@ def test_greedy_answers_equal_transformers_own(saved, prompts, tied, rope):
 
 
 @pytest.mark.parametrize("level", range(4))
-@pytest.mark.parametrize("family", ["Mistral", "Qwen3"])
+@pytest.mark.parametrize("family", ["Mistral", "Qwen3", "Mixtral", "Qwen3Moe"])
 def test_relatives_of_the_llama_answer_as_transformers_at_every_level_and_mode(saved, prompts, family, level):
     folder, expected = saved(family=family)
     for mode in ("NONE", "TR_HYBRID", "FULL", "FULL_DECODE_ONLY", "FULL_AND_TR_HYBRID"):

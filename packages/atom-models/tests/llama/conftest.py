@@ -13,7 +13,9 @@ from atom.graphs.forward_context import Context, KVCacheTensor, StaticForwardCon
 from atom.models.checkpoint import open_checkpoint
 from atom.models.llama import LlamaForCausalLM
 from atom.models.mistral import MistralForCausalLM
+from atom.models.mixtral import MixtralForCausalLM
 from atom.models.qwen3 import Qwen3ForCausalLM
+from atom.models.qwen3_moe import Qwen3MoeForCausalLM
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -215,7 +217,7 @@ def save_llama(tmp_path: Path) -> Callable[..., Saved]:
     return save
 
 
-@pytest.fixture(params=["mistral", "qwen3"])
+@pytest.fixture(params=["mistral", "qwen3", "mixtral", "qwen3_moe"])
 def save_relative(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Saved]:
     """Saves a small random model of Llama's shape, each of them, as transformers does."""
     import transformers
@@ -223,11 +225,22 @@ def save_relative(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..
     hf_config, hf_class, ours = {
         "mistral": (transformers.MistralConfig, transformers.MistralForCausalLM, MistralForCausalLM),
         "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM, Qwen3ForCausalLM),
+        "mixtral": (transformers.MixtralConfig, transformers.MixtralForCausalLM, MixtralForCausalLM),
+        "qwen3_moe": (transformers.Qwen3MoeConfig, transformers.Qwen3MoeForCausalLM, Qwen3MoeForCausalLM),
     }[request.param]
+    experts = {
+        "mixtral": {"num_local_experts": 5, "num_experts_per_tok": 2},
+        "qwen3_moe": {
+            "num_experts": 6,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 24,
+            "norm_topk_prob": True,
+        },
+    }.get(request.param, {})
 
     def save(**fields: Any) -> Saved:
         torch.manual_seed(0)
-        reference = hf_class(hf_config(**{**TINY, "head_dim": 16, **fields})).eval()
+        reference = hf_class(hf_config(**{**TINY, "head_dim": 16, **experts, **fields})).eval()
         for parameter in reference.parameters():
             parameter.data.normal_(0.0, 0.3)
         reference.save_pretrained(tmp_path / request.param)

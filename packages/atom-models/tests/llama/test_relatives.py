@@ -1,4 +1,4 @@
-"""Mistral and Qwen3, which have a Llama's shape: logits and ids are transformers' own, recorded ones too."""
+"""Models of a Llama's shape, dense or not: logits and ids are transformers' own, recorded ones too."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import json
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from atom.graphs import token_graphs
-from atom.models.errors import ModelConfigError
+from atom.models.errors import CheckpointError, ModelConfigError, WeightsError
 from atom.models.mistral import MistralConfig
+from atom.models.mixtral import MixtralConfig
 from atom.models.qwen3 import Qwen3Config
+from atom.models.qwen3_moe import Qwen3MoeConfig
 
 PROMPTS = [list(range(3, 40)), [7], [90, 4, 4, 61, 12], list(range(60, 140, 3))]
 
@@ -59,9 +62,26 @@ def test_a_window_is_refused_where_a_sequence_could_outgrow_it(save_relative):
 
 
 @pytest.mark.parametrize("length", [64, 63])
-def test_a_mistral_runs_within_its_window(save_relative, length):
+def test_a_model_runs_within_its_window(save_relative, length):
     saved = save_relative(sliding_window=64)
     assert saved.load(max_model_len=length).config.num_hidden_layers == 2
+
+
+def test_tensors_that_do_not_fit_are_named(save_relative):
+    saved = save_relative()
+    path = saved.path / "model.safetensors"
+    tensors = load_file(path)
+    gone = next(name for name in tensors if ("layers.1" in name and "down" in name) or ".w2." in name)
+    kept = {name: tensor for name, tensor in tensors.items() if name != gone}
+    save_file({**kept, "model.layers.0.extra.weight": torch.zeros(3)}, path)
+    with pytest.raises(WeightsError, match=rf"missing '{gone}'.*unexpected 'model.layers.0.extra.weight'"):
+        saved.load(max_model_len=128)
+    save_file({**kept, gone: tensors[gone][:, :-1].contiguous()}, path)
+    with pytest.raises(WeightsError, match=rf"wrong shape: '{gone}' is"):
+        saved.load(max_model_len=128)
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(CheckpointError, match=r"model\.safetensors"):
+        saved.load(max_model_len=128)
 
 
 def test_configurations_say_what_is_wrong(save_relative):
@@ -69,5 +89,10 @@ def test_configurations_say_what_is_wrong(save_relative):
     config = json.loads((saved.path / "config.json").read_text())
     with pytest.raises(ModelConfigError, match="Mistral configuration: sliding_window is 'wide'"):
         MistralConfig.from_hf({**config, "rope_parameters": None, "sliding_window": "wide"})
+    few = {"num_experts": 2, "num_experts_per_tok": 3, "moe_intermediate_size": 8}
+    with pytest.raises(ModelConfigError, match="num_experts_per_tok is 3, expected at most num_experts"):
+        Qwen3MoeConfig.from_hf({**config, "rope_parameters": None, "layer_types": None, **few})
+    with pytest.raises(ModelConfigError, match="num_experts_per_tok is 3, expected at most num_local_exp"):
+        MixtralConfig.from_hf({**config, "rope_parameters": None, "num_local_experts": 2, **few})
     with pytest.raises(ModelConfigError, match="Qwen3 configuration: layer_types is"):
         Qwen3Config.from_hf({**config, "rope_parameters": None, "layer_types": ["sliding_attention"]})

@@ -128,6 +128,8 @@ provider = AtomModels(
         "LlamaForCausalLM": Architecture("atom.models.llama.model", "LlamaForCausalLM"),
         "MistralForCausalLM": Architecture("atom.models.mistral.model", "MistralForCausalLM"),
         "Qwen3ForCausalLM": Architecture("atom.models.qwen3.model", "Qwen3ForCausalLM"),
+        "Qwen3MoeForCausalLM": Architecture("atom.models.qwen3_moe.model", "Qwen3MoeForCausalLM"),
+        "MixtralForCausalLM": Architecture("atom.models.mixtral.model", "MixtralForCausalLM"),
         "DeepseekV4ForCausalLM": Architecture("atom.models.deepseek_v4.model", "DeepseekV4ForCausalLM"),
     }
 )

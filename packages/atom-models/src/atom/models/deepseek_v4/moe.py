@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from atom.models.deepseek_v4.router import HashRouter, Router, TopKRouter
+from atom.models.layers.experts import Experts
 from atom.models.layers.linear import GateUpLinear, Linear
 
 if TYPE_CHECKING:
@@ -19,36 +20,6 @@ def clipped_swiglu(gate_up: torch.Tensor, limit: float) -> torch.Tensor:
     """`silu(min(gate, limit)) * clamp(up, -limit, limit)` of `[..., 2n]`, gate first."""
     gate, up = gate_up.chunk(2, dim=-1)
     return F.silu(gate.clamp(max=limit)) * up.clamp(min=-limit, max=limit)
-
-
-class Experts(nn.Module):
-    """Routed experts; each row's are gathered, so that shapes follow the number of rows."""
-
-    def __init__(
-        self,
-        num_experts: int,
-        hidden: int,
-        intermediate: int,
-        *,
-        swiglu_limit: float,
-        dtype: torch.dtype,
-        device: torch.device,
-    ) -> None:
-        super().__init__()
-        self.limit = swiglu_limit
-        self.gate_up_proj = nn.Parameter(
-            torch.empty(num_experts, 2 * intermediate, hidden, dtype=dtype, device=device),
-            requires_grad=False,
-        )
-        self.down_proj = nn.Parameter(
-            torch.empty(num_experts, hidden, intermediate, dtype=dtype, device=device), requires_grad=False
-        )
-
-    def forward(self, x: torch.Tensor, expert_ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        """`[rows, hidden]` of `[rows, hidden]`, ids and weights `[rows, k]`."""
-        gate_up = torch.einsum("nd,nkid->nki", x, self.gate_up_proj[expert_ids])
-        act = clipped_swiglu(gate_up, self.limit) * weights.unsqueeze(-1).to(x.dtype)
-        return torch.einsum("nki,nkdi->nd", act, self.down_proj[expert_ids])
 
 
 class SharedExpert(nn.Module):

@@ -98,9 +98,14 @@ class LlamaDecoderLayer(nn.Module):
             config, rotary, layer_id=layer_id, prefix=f"{prefix}.self_attn", dtype=dtype, device=device
         )
         self.post_attention_layernorm = RMSNorm(hidden, eps, dtype=dtype, device=device)
-        self.mlp = GatedMLP(
-            hidden, config.intermediate_size, bias=config.mlp_bias, dtype=dtype, device=device
-        )
+        self.mlp = self.make_mlp(config, layer_id, dtype=dtype, device=device)
+
+    def make_mlp(
+        self, config: LlamaConfig, layer_id: int, *, dtype: torch.dtype, device: torch.device
+    ) -> nn.Module:
+        """The layer's second half, `[rows, hidden]` of `[rows, hidden]`."""
+        width = config.intermediate_size
+        return GatedMLP(config.hidden_size, width, bias=config.mlp_bias, dtype=dtype, device=device)
 
     def forward(
         self, hidden_states: torch.Tensor, residual: torch.Tensor | None, cos_sin: CosSin
@@ -209,6 +214,10 @@ class LlamaForCausalLM(nn.Module):
         """The prefill buckets that the configuration lists; none by default: rows outweigh launches there."""
         asked = config.compilation_config.cudagraph_prefill_capture_sizes
         return [] if asked is None else list(config.prefill_capture_sizes or [])
+
+    def checkpoint_name(self, name: str) -> str:
+        """What a checkpoint calls a tensor that is `name` here, fused ones by their parts."""
+        return name
 
     def load_weights(
         self, checkpoint: WeightReader, progress: Callable[[int, int], None] | None = None

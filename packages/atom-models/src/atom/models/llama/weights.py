@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from atom.models.checkpoint.loading import load_weights
+from atom.models.layers.experts import Experts
 from atom.models.layers.linear import FusedLinear
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ DERIVED = ("self_attn.rotary_emb.inv_freq",)
 
 def weight_destinations(model: LlamaForCausalLM) -> dict[str, torch.Tensor]:
     """Checkpoint name -> the tensor to fill, for every parameter of a model that is not packed yet."""
-    return dict(_destinations(model))
+    return {model.checkpoint_name(name): tensor for name, tensor in _destinations(model)}
 
 
 def unwanted_names(model: LlamaForCausalLM) -> set[str]:
@@ -57,8 +58,14 @@ def load_llama_weights(
 
 def _destinations(model: LlamaForCausalLM) -> Iterator[tuple[str, torch.Tensor]]:
     fused = {name: module for name, module in model.named_modules() if isinstance(module, FusedLinear)}
+    experts = {name: module for name, module in model.named_modules() if isinstance(module, Experts)}
+    for name, module in experts.items():
+        for number, part, matrix in module.parts():
+            yield f"{name}.{number}.{part}_proj.weight", matrix
     for name, parameter in model.named_parameters():
         owner, _, kind = name.rpartition(".")
+        if owner in experts:
+            continue
         if owner in fused:
             yield from _parts(owner, kind, fused[owner])
         else:

@@ -36,7 +36,7 @@ class MistralConfig(LlamaConfig):
 class MistralForCausalLM(LlamaForCausalLM):
     """A Mistral with its head, as a runner drives it."""
 
-    config_class = MistralConfig
+    config_class: type[LlamaConfig] = MistralConfig
 
     def __init__(
         self, config: MistralConfig, *, atom_config: Config, dtype: torch.dtype, device: torch.device

@@ -69,5 +69,5 @@ class Qwen3Model(LlamaModel):
 class Qwen3ForCausalLM(LlamaForCausalLM):
     """A dense Qwen3 with its head, as a runner drives it."""
 
-    config_class = Qwen3Config
+    config_class: type[LlamaConfig] = Qwen3Config
     model_class = Qwen3Model
