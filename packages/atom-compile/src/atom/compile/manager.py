@@ -172,17 +172,20 @@ class CompilerManager:
         """
         request = self._request(graph, example_inputs, graph_index, runtime_shape, options)
         compilation_counter.num_pieces += 1
-        piece = self._load(request) or self._compile_or_wait(request)
+        was_there = self._is_stored(request)  # asked first: others may be publishing it just now
+        piece = self._load(request) or self._compile_or_wait(request, unusable=was_there)
         self._remember(request, piece)
         return piece
 
-    def _compile_or_wait(self, request: _Request) -> CompiledPiece:
+    def _is_stored(self, request: _Request) -> bool:
+        return self.store is not None and request.digest is not None and self.store.contains(request.digest)
+
+    def _compile_or_wait(self, request: _Request, *, unusable: bool) -> CompiledPiece:
         """Compile, unless another process is just compiling the same: then wait and load."""
         if self.store is None or request.digest is None:
             return self._compile(request)
-        was_there = self.store.contains(request.digest)  # and was not usable
         with self.store.lock(request.digest):
-            loaded = None if was_there else self._load(request)
+            loaded = None if unusable else self._load(request)
             return loaded or self._compile(request)
 
     def _request(
