@@ -62,7 +62,7 @@ def test_the_entry_point_leads_to_the_provider() -> None:
 
 
 def test_a_class_is_imported_only_when_wanted() -> None:
-    registry = AtomModels({"Absent": Architecture("atom.models.absent", "Absent")})
+    registry = AtomModels({"Absent": Architecture("atom.models.absent", "Absent")}, name="absent")
     assert list(registry.architectures) == ["Absent"]
     with pytest.raises(ModuleNotFoundError):
         registry.architectures["Absent"].load()

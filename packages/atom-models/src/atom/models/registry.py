@@ -48,20 +48,32 @@ class Architecture:
 
 
 class AtomModels:
-    """The models of this package, as a runner's `ModelProvider`."""
+    """Models built from checkpoints that this package reads, as a runner's `ModelProvider`."""
 
-    name = "atom-models"
-
-    def __init__(self, architectures: Mapping[str, Architecture]) -> None:
+    def __init__(
+        self, architectures: Mapping[str, Architecture], *, name: str, opens_others: bool = False
+    ) -> None:
+        """
+        Args:
+            architectures: Hugging Face's class name -> where ours is.
+            name: the distribution that brings them.
+            opens_others: whether checkpoints of other architectures are opened too, to be refused by name
+                when they are to be built; else they are left to other packages.
+        """
         self.architectures = dict(architectures)
+        self.name = name
+        self._opens_others = opens_others
 
     def open(self, path: Path) -> Checkpoint | None:
-        """The checkpoint at `path`, None if it is of no format known here.
+        """The checkpoint at `path`, None if it is of no format known here, or somebody else's to build.
 
         Raises:
             CheckpointError: there is nothing at `path`, or it is of a known format and cannot be used.
         """
-        return open_checkpoint(path)
+        checkpoint = open_checkpoint(path)
+        if checkpoint is None or self._opens_others or checkpoint.architecture in self.architectures:
+            return checkpoint
+        return None
 
     def build(
         self,
@@ -131,5 +143,7 @@ provider = AtomModels(
         "Qwen3MoeForCausalLM": Architecture("atom.models.qwen3_moe.model", "Qwen3MoeForCausalLM"),
         "MixtralForCausalLM": Architecture("atom.models.mixtral.model", "MixtralForCausalLM"),
         "DeepseekV4ForCausalLM": Architecture("atom.models.deepseek_v4.model", "DeepseekV4ForCausalLM"),
-    }
+    },
+    name="atom-models",
+    opens_others=True,
 )
