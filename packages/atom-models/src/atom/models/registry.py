@@ -75,6 +75,17 @@ class AtomModels:
             return checkpoint
         return None
 
+    def describe(self, architecture: str) -> dict[str, Any]:
+        """`recording_unit`, the class that is recorded, and `regions`, where its token graphs break.
+
+        Raises:
+            KeyError: no such architecture.
+            Exception: its class cannot be imported.
+        """
+        model_class = self.architectures[architecture].load()
+        unit = getattr(model_class, "model_class", model_class)
+        return {"recording_unit": unit.__name__, "regions": list(getattr(model_class, "regions", ()))}
+
     def build(
         self,
         checkpoint: Checkpoint,

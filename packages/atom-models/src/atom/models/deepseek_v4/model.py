@@ -139,6 +139,8 @@ class DeepseekV4ForCausalLM(nn.Module):
     """A DeepSeek-V4 with its head, as a runner drives it: the unit that is recorded."""
 
     config_class = DeepseekV4Config
+    regions = ("_fp4_band_logits",)
+    """Where a token graph of it breaks: there alone, and only with an FP4 index cache."""
 
     def __init__(
         self, config: DeepseekV4Config, *, atom_config: Config, dtype: torch.dtype, device: torch.device

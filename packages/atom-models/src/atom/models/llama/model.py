@@ -173,6 +173,8 @@ class LlamaForCausalLM(nn.Module):
 
     config_class: type[LlamaConfig] = LlamaConfig
     model_class: type[LlamaModel] = LlamaModel
+    regions = ("aiter.unified_attention_with_output",)
+    """Where a token graph of it breaks."""
 
     def __init__(
         self, config: LlamaConfig, *, atom_config: Config, dtype: torch.dtype, device: torch.device

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from atom.models.mistral.model import MistralConfig, MistralForCausalLM
+from atom.models.mistral.model import MistralConfig, MistralForCausalLM, MistralModel
 
-__all__ = ["MistralConfig", "MistralForCausalLM"]
+__all__ = ["MistralConfig", "MistralForCausalLM", "MistralModel"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from atom.models.errors import ModelConfigError
 from atom.models.llama.config import LlamaConfig
-from atom.models.llama.model import LlamaForCausalLM
+from atom.models.llama.model import LlamaForCausalLM, LlamaModel
 
 if TYPE_CHECKING:
     import torch
@@ -33,10 +33,15 @@ class MistralConfig(LlamaConfig):
         return {"sliding_window": window}
 
 
+class MistralModel(LlamaModel):
+    """The unit that is recorded and compiled, a Llama's."""
+
+
 class MistralForCausalLM(LlamaForCausalLM):
     """A Mistral with its head, as a runner drives it."""
 
     config_class: type[LlamaConfig] = MistralConfig
+    model_class = MistralModel
 
     def __init__(
         self, config: MistralConfig, *, atom_config: Config, dtype: torch.dtype, device: torch.device

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from atom.models.layers.sparse_mlp import SparseMLP
-from atom.models.llama.model import LlamaDecoderLayer, LlamaModel
-from atom.models.mistral.model import MistralConfig, MistralForCausalLM
+from atom.models.llama.model import LlamaDecoderLayer
+from atom.models.mistral.model import MistralConfig, MistralForCausalLM, MistralModel
 
 if TYPE_CHECKING:
     import torch
@@ -67,7 +67,7 @@ class MixtralDecoderLayer(LlamaDecoderLayer):
         )
 
 
-class MixtralModel(LlamaModel):
+class MixtralModel(MistralModel):
     """The unit that is recorded and compiled, as a Llama's."""
 
     layer_class = MixtralDecoderLayer

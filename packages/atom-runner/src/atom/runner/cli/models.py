@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from atom.runner.cli.console import write, write_json
+from atom.runner.cli.console import say, write, write_json
 from atom.runner.cli.help_text import examples
 from atom.runner.loader import ENTRY_POINT_GROUP, installed_providers
 
@@ -20,7 +20,7 @@ def models(
         bool, typer.Option("--json", help="One JSON object for each architecture, a line each.")
     ] = False,
 ) -> int:
-    """List the architectures that can run, and the package each comes from.
+    """List the architectures that can run: what of each is recorded, where recordings break, whose it is.
 
     A package adds models through the entry-point group `atom.models`.
     """
@@ -29,9 +29,20 @@ def models(
         for row in rows:
             write_json(row)
         return 0
-    width = max(len(row["architecture"]) for row in rows) if rows else 0
-    for row in rows:
-        write(f"{row['architecture']:<{width}}  {row['package']} {row['version'] or ''}\n")
+    table = [("architecture", "package", "recording unit", "regions")]
+    table += [
+        (
+            row["architecture"],
+            f"{row['package']} {row['version'] or ''}".rstrip(),
+            row["recording_unit"] or "unknown",
+            ", ".join(row["regions"] or ()) or "none",
+        )
+        for row in rows
+    ]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for line in table:
+        cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        write("  ".join(cells).rstrip() + "\n")
     return 0
 
 
@@ -41,9 +52,23 @@ def _rows(provider: Any) -> list[dict[str, Any]]:
             "architecture": architecture,
             "package": provider.name,
             "version": _version(provider.name),
+            **_description(provider, architecture),
         }
         for architecture in sorted(provider.architectures)
     ]
+
+
+def _description(provider: Any, architecture: str) -> dict[str, Any]:
+    """What the provider tells beyond names, if it does; a model that cannot be imported is said to be one."""
+    known: dict[str, Any] = {"recording_unit": None, "regions": None}
+    if not hasattr(provider, "describe"):
+        return known
+    try:
+        told = provider.describe(architecture)
+    except Exception as error:  # someone else's class: the list is still worth having
+        say(f"{provider.name}: {architecture} cannot be loaded: {type(error).__name__}: {error}")
+        return known
+    return {key: told.get(key) for key in known}
 
 
 def _version(provider_name: str) -> str | None:
