@@ -7,6 +7,7 @@ of each module that would: never its call, which a recording unit wraps from the
 from __future__ import annotations
 
 import functools
+import types
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -38,7 +39,7 @@ def trace_forwards(model: Any, level: int) -> list[nn.Module]:
 
 
 def _traced(forward: Callable[..., Any]) -> Callable[..., Any]:
-    compiled = torch.compile(forward, backend="eager", fullgraph=True, dynamic=True)
+    compiled = torch.compile(_with_own_code(forward), backend="eager", fullgraph=True, dynamic=True)
 
     @functools.wraps(forward)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -49,3 +50,20 @@ def _traced(forward: Callable[..., Any]) -> Callable[..., Any]:
         return compiled(*args, **kwargs)
 
     return call
+
+
+def _with_own_code(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """The same method over a copy of its code: Dynamo allows few traces of a code object, and all models of a
+    class share theirs."""
+    function = getattr(forward, "__func__", None)
+    if not isinstance(function, types.FunctionType):
+        return forward
+    copy = types.FunctionType(
+        function.__code__.replace(),
+        function.__globals__,
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return types.MethodType(copy, forward.__self__)  # type: ignore[attr-defined]
